@@ -1,0 +1,50 @@
+"""The algorithms by name. One short file each; reading it is enough to know the algorithm.
+
+Simplification: the table below is written by hand. A new algorithm is a new file and one more entry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from ragen_algos.algorithms.base import Algorithm
+from ragen_algos.algorithms.grpo import GRPO
+from ragen_algos.algorithms.ppo import PPO
+from ragen_algos.algorithms.reinforce import Reinforce
+from ragen_algos.algorithms.starpo import StarPO
+
+__all__ = ["GRPO", "PPO", "Algorithm", "Reinforce", "StarPO", "list_algorithms", "make"]
+
+_ALGORITHMS: dict[str, type[Algorithm]] = {cls.name: cls for cls in (GRPO, PPO, Reinforce, StarPO)}
+
+
+def list_algorithms() -> list[str]:
+    """The names that :func:`make` knows, sorted."""
+    return sorted(_ALGORITHMS)
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def make(name: str, **overrides: Any) -> Algorithm:
+    """The algorithm called ``name``, with some of its options changed.
+
+    Raises:
+        ValueError: unknown name (the message lists all), unknown option (the message lists the valid ones), or an
+            option value that the algorithm rejects.
+    """
+    if name not in _ALGORITHMS:
+        known = list_algorithms()
+        raise ValueError(f"unknown algorithm {name!r}; choose from {', '.join(known)}{_suggestion(str(name), known)}")
+    options = [field.name for field in dataclasses.fields(_ALGORITHMS[name])]
+    for key in overrides:
+        if key not in options:
+            raise ValueError(
+                f"{name} has no option {key!r}; valid options: {', '.join(options)}{_suggestion(key, options)}"
+            )
+    return _ALGORITHMS[name](**overrides)

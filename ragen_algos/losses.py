@@ -1,0 +1,315 @@
+"""Objectives: from log-probabilities and advantages to a scalar to minimise.
+
+Pure functions on ``[N, L]`` tensors (trajectories by tokens). Three rules hold everywhere:
+
+* A masked slot is *selected* away with ``torch.where`` before any arithmetic. Multiplying by the mask would keep a NaN
+  (NaN * 0 is NaN), in the value or in the gradient.
+* Sums are divided by a denominator computed once for all the rows of an optimiser step (:func:`global_denominator`) and
+  handed to every micro-batch. Micro-batch losses therefore add up to the loss of the whole; nothing is averaged twice.
+* Log-probabilities stay per token until the aggregation.
+
+Simplifications: one temperature per batch, no top-k or top-p, and no importance weights for a second inference engine.
+"""
+
+from __future__ import annotations
+
+import torch
+
+AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "sum/const")
+KL_KINDS = ("k1", "k2", "k3")
+MAX_LOG_RATIO = 20.0
+"""exp(20) is about 5e8: far outside any clip range, and far from overflow in float32."""
+
+
+def _selected(mask: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Each tensor with 0 where ``mask`` is False, in the dtype and on the device of the first one."""
+    first = tensors[0]
+    return [torch.where(mask.to(first.device), x.to(first), 0.0) for x in tensors]
+
+
+def global_denominator(loss_mask: torch.Tensor, how: str, const: float | None = None) -> float:
+    """What :func:`aggregate` divides by, counted over all the rows that share one optimiser step.
+
+    ======================  ==========================================
+    ``how``                 denominator
+    ======================  ==========================================
+    ``token-mean``          number of sampled tokens
+    ``seq-mean-token-mean`` N
+    ``seq-mean-token-sum``  N
+    ``sum/const``           N * ``const``
+    ======================  ==========================================
+
+    Rows without a sampled token count in ``N``. Never below 1, so an empty batch gives a loss of 0.
+
+    Args:
+        loss_mask: [N, L] of the whole step, not of a micro-batch.
+        how: one of ``AGGREGATIONS``.
+        const: the fixed length of ``sum/const``, for example the longest completion allowed.
+
+    Raises:
+        ValueError: unknown ``how``; ``sum/const`` without a positive ``const``; a ``const`` that would not be read.
+    """
+    if how not in AGGREGATIONS:
+        raise ValueError(f"unknown aggregation {how!r}; choose from {', '.join(AGGREGATIONS)}")
+    if how == "sum/const":
+        if const is None or not const > 0:
+            raise ValueError(f"aggregation sum/const needs a positive const, got {const}")
+        return max(1, len(loss_mask)) * float(const)
+    if const is not None:
+        raise ValueError(f"aggregation {how} does not read const")
+    return float(max(1, int(loss_mask.bool().sum()) if how == "token-mean" else len(loss_mask)))
+
+
+def aggregate(x: torch.Tensor, mask: torch.Tensor, how: str, denominator: float) -> torch.Tensor:
+    """Sum ``x`` over the sampled tokens and divide by ``denominator``.
+
+    Under ``seq-mean-token-mean`` each row is first divided by its own number of sampled tokens (at least 1).
+
+    Args:
+        x: [N, L]; not read where ``mask`` is False.
+        mask: [N, L].
+        how: one of ``AGGREGATIONS``.
+        denominator: from :func:`global_denominator` of the whole step with the same ``how``.
+
+    Returns:
+        A scalar. Over micro-batches that split the rows the scalars add up to that of the whole.
+
+    Raises:
+        ValueError: unknown ``how``, or a denominator that is not positive.
+
+    Sources: token-mean, DAPO (arXiv 2503.14476, eq. 8); seq-mean-token-mean, GRPO (arXiv 2402.03300, eq. 3); sum/const,
+    Dr. GRPO (arXiv 2503.20783).
+    """
+    if how not in AGGREGATIONS:
+        raise ValueError(f"unknown aggregation {how!r}; choose from {', '.join(AGGREGATIONS)}")
+    if not denominator > 0:
+        raise ValueError(f"the denominator must be positive, got {denominator}")
+    mask = mask.to(x.device).bool()
+    rows = torch.where(mask, x, 0.0).sum(1)
+    if how == "seq-mean-token-mean":
+        rows = rows / mask.sum(1).clamp(min=1)
+    return rows.sum() / denominator
+
+
+def policy_loss(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    advantages: torch.Tensor,
+    loss_mask: torch.Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float | None = None,
+    aggregation: str,
+    denominator: float,
+) -> torch.Tensor:
+    """Clipped surrogate, to minimise.
+
+    With ``rho = exp(clamp(logp - old_logp, -20, 20))`` per token::
+
+        loss = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high))
+
+    and, with ``dual_clip = c``, where ``A < 0``: ``loss = min(loss, -A c)``. Where a clip binds the gradient is 0.
+
+    Args:
+        logp: [N, L] under the current policy, with gradient.
+        old_logp: [N, L] under the policy that sampled, at the same temperature; no gradient flows into it.
+        advantages: [N, L]; cast to the dtype and device of ``logp``.
+        loss_mask: [N, L]; nothing is read where it is False.
+        clip_low: lower half-width.
+        clip_high: upper half-width; larger than ``clip_low`` is DAPO's "clip-higher".
+        dual_clip: bound on ``rho`` for negative advantages, above 1, or None.
+        aggregation: one of ``AGGREGATIONS``.
+        denominator: from :func:`global_denominator`.
+
+    Returns:
+        A scalar; 0 if nothing was sampled.
+
+    Sources: arXiv 1707.06347, eq. 7; dual clip arXiv 1912.09729, eq. 5; clip-higher arXiv 2503.14476.
+    """
+    mask = loss_mask.bool()
+    logp, old_logp, advantages = _selected(mask, logp, old_logp.detach(), advantages.detach())
+    ratio = (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))
+    if dual_clip is not None:
+        loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)
+    return aggregate(loss, mask, aggregation, denominator)
+
+
+def reinforce_loss(
+    logp: torch.Tensor,
+    advantages: torch.Tensor,
+    loss_mask: torch.Tensor,
+    *,
+    aggregation: str,
+    denominator: float,
+) -> torch.Tensor:
+    """``-A logp``, to minimise; right for the first update after sampling only, as nothing corrects for drift.
+
+    Its gradient equals that of :func:`policy_loss` at ratio 1.
+
+    Args:
+        logp: [N, L] with gradient.
+        advantages: [N, L].
+        loss_mask: [N, L]; nothing is read where it is False.
+        aggregation: one of ``AGGREGATIONS``.
+        denominator: from :func:`global_denominator`.
+
+    Returns:
+        A scalar; 0 if nothing was sampled.
+
+    Source: Williams (1992), "Simple statistical gradient-following algorithms".
+    """
+    mask = loss_mask.bool()
+    logp, advantages = _selected(mask, logp, advantages.detach())
+    return aggregate(-advantages * logp, mask, aggregation, denominator)
+
+
+def kl_penalty(
+    logp: torch.Tensor, ref_logp: torch.Tensor, kind: str = "k3", loss_mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Per-token estimate of KL(policy || reference) from tokens that the policy sampled.
+
+    With ``x = logp - ref_logp``: ``k1 = x``, ``k2 = x^2 / 2``, ``k3 = exp(-x) + x - 1`` (``x`` clamped to +-20 there).
+    As a loss, k1 has an expected gradient of zero, k2 has the gradient of the KL, and k3 has a good value but not
+    that gradient. As a penalty in the reward, k1 is the usual choice.
+
+    Args:
+        logp: [N, L].
+        ref_logp: [N, L]; no gradient flows into it.
+        kind: one of ``KL_KINDS``.
+        loss_mask: [N, L]; the result is 0 where it is False and nothing there enters value or gradient. None means
+            that every entry is valid.
+
+    Returns:
+        [N, L].
+
+    Raises:
+        ValueError: unknown ``kind``.
+
+    Source: J. Schulman, "Approximating KL divergence" (2020).
+    """
+    if kind not in KL_KINDS:
+        raise ValueError(f"unknown kl kind {kind!r}; choose from {', '.join(KL_KINDS)}")
+    if loss_mask is None:
+        loss_mask = torch.ones_like(logp, dtype=torch.bool)
+    logp, ref_logp = _selected(loss_mask.bool(), logp, ref_logp.detach())
+    x = logp - ref_logp
+    if kind == "k1":
+        return x
+    if kind == "k2":
+        return x**2 / 2
+    x = x.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return torch.exp(-x) + x - 1
+
+
+def value_loss(
+    values: torch.Tensor,
+    old_values: torch.Tensor,
+    returns: torch.Tensor,
+    mask: torch.Tensor,
+    clip: float | None = 0.5,
+    *,
+    aggregation: str = "token-mean",
+    denominator: float,
+) -> torch.Tensor:
+    """Half the squared error of the critic, clipped around its old prediction (the larger of both errors counts).
+
+    ``0.5 * max((v - ret)^2, (v_old + clamp(v - v_old, -clip, clip) - ret)^2)``, aggregated.
+
+    Args:
+        values: [N, L] with gradient.
+        old_values: [N, L] predictions at the start of the update.
+        returns: [N, L] targets.
+        mask: [N, L]; nothing is read where it is False.
+        clip: half-width, or None for the plain squared error.
+        aggregation: one of ``AGGREGATIONS``.
+        denominator: from :func:`global_denominator`.
+
+    Returns:
+        A scalar; 0 if nothing was sampled.
+
+    Source: the value clipping of public PPO implementations; not in arXiv 1707.06347.
+    """
+    mask = mask.bool()
+    values, old_values, returns = _selected(mask, values, old_values.detach(), returns.detach())
+    error = (values - returns) ** 2
+    if clip is not None:
+        near = old_values + (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (near - returns) ** 2)
+    return aggregate(0.5 * error, mask, aggregation, denominator)
+
+
+def clip_fraction(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    loss_mask: torch.Tensor,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> float:
+    """Share of the sampled tokens whose ratio lies outside ``[1 - clip_low, 1 + clip_high]``.
+
+    Both sides count, whatever the sign of the advantage, so the clip binds on a part of these tokens only.
+
+    Args:
+        logp, old_logp, loss_mask: [N, L] as in :func:`policy_loss`.
+        clip_low, clip_high: half-widths.
+
+    Returns:
+        A number in [0, 1]; 0 if nothing was sampled.
+    """
+    mask = loss_mask.bool()
+    logp, old_logp = _selected(mask, logp.detach(), old_logp.detach())
+    ratio = (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # 1 where nothing was sampled
+    return float(((ratio < 1 - clip_low) | (ratio > 1 + clip_high)).sum()) / max(1, int(mask.sum()))
+
+
+def _predictions(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """[N, L-1, V] log-probabilities; entry ``t-1`` is the distribution of token ``t``. At least float32."""
+    if not temperature > 0:
+        raise ValueError(f"the temperature must be positive, got {temperature}")
+    if logits.dtype != torch.float64:
+        logits = logits.float()  # a bfloat16 log-softmax is off by up to .04 nats
+    return torch.log_softmax(logits[:, :-1] / temperature, dim=-1)
+
+
+def gather_log_probs(logits: torch.Tensor, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probability of each token given the tokens before it: the one place where logits are shifted.
+
+    ``logits[:, t-1]`` score ``ids[:, t]``. The logits are divided by the temperature, not the log-probabilities.
+
+    Args:
+        logits: [N, L, V], as a causal model returns them for ``ids``.
+        ids: [N, L] int64.
+        temperature: the one used in sampling.
+
+    Returns:
+        [N, L] float32 (float64 if the logits are); column 0, which nothing predicts, is 0.
+
+    Raises:
+        ValueError: shapes that do not fit, or a temperature that is not positive.
+    """
+    if logits.ndim != 3 or logits.shape[:2] != ids.shape:
+        raise ValueError(f"logits {tuple(logits.shape)} do not fit ids {tuple(ids.shape)}")
+    picked = _predictions(logits, temperature).gather(-1, ids[:, 1:, None]).squeeze(-1)
+    return torch.nn.functional.pad(picked, (1, 0))
+
+
+def entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Entropy in nats of the distribution each token was drawn from, with the shift of :func:`gather_log_probs`.
+
+    Args:
+        logits: [N, L, V]; ``-inf`` is allowed for forbidden tokens.
+        temperature: the one used in sampling.
+
+    Returns:
+        [N, L] float32 (float64 if the logits are); column 0 is 0.
+
+    Raises:
+        ValueError: a wrong shape or a temperature that is not positive.
+    """
+    if logits.ndim != 3:
+        raise ValueError(f"logits must have shape [N, L, V], got {tuple(logits.shape)}")
+    logp = _predictions(logits, temperature)
+    finite = logp.clamp(min=torch.finfo(logp.dtype).min)  # 0 * -inf would be NaN
+    return torch.nn.functional.pad(-(logp.exp() * finite).sum(-1), (1, 0))

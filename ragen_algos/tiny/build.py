@@ -1,0 +1,344 @@
+"""Rebuild the embedded checkpoints from solvers' demonstrations: ``python -m ragen_algos.tiny.build``.
+
+A Qwen2 architecture of about 0.4 M parameters with a word-level vocabulary learns, by plain supervised learning, to
+answer compact prompts the way the games' oracles would. It never sees a validation or test level. In Bandit the
+demonstrations pick an arm at random, so the model knows the words and nothing of what they pay.
+
+The learning rate ends at zero. A snapshot taken at a high learning rate would gain from any few updates, and would
+flatter whatever reinforcement learning comes after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ragen_algos.policy import LanguagePolicy
+from ragen_envs.bandit.pairs import NAMED
+from ragen_envs.protocol import SEPARATOR, STATUSES
+from ragen_envs.text_env import TextEnv
+
+HERE = Path(__file__).parent
+MAX_NEW_TOKENS = 32
+"""The longest demonstrated turn has 19 tokens."""
+
+TASKS: dict[str, dict[str, Any]] = {
+    "sokoban": {"game": "ragen_envs.sokoban:Sokoban", "min_steps": 1, "max_steps": 10},
+    "frozen_lake": {"game": "ragen_envs.frozen_lake:FrozenLake", "slip": 0.1, "min_steps": 1, "max_steps": 10},
+    "bandit": {"game": "ragen_envs.bandit:Bandit", "max_turns": 1, "max_actions": 1, "max_actions_per_turn": 1},
+}
+SHARES = {"sokoban": 0.5, "frozen_lake": 0.25, "bandit": 0.25}
+"""Share of each game among the demonstrations."""
+
+PAIRS = [frozenset(pair) for s in NAMED.values() for pair in s.train + s.test]
+ARMS = sorted(frozenset().union(*PAIRS))
+"""Every arm name of every named set."""
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|> {{ m['role'] }} {{ m['content'] }} <|im_end|> {% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|> assistant {% endif %}"
+)
+
+
+# --- vocabulary -------------------------------------------------------------------------------------------------------
+
+
+def words() -> list[str]:
+    """Every word that a compact prompt or a demonstration can contain, control words first."""
+    control = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<unk>"]
+    roles = ["system", "user", "assistant"]
+    tags = ["<think>", "</think>", "<answer>", "</answer>", SEPARATOR]
+    state = ["sokoban", "frozen_lake", "bandit", "size", "player", "boxes", "targets", "done", "walls", "goal", "holes"]
+    more = ["arms", "pulled", "points", "left", "note", "go", "push", "pick", "Up", "Down", "Left", "Right"]
+    numbers = [str(i) for i in range(21)] + ["0.1", "0.15", "0.25"]
+    cells = [f"({r},{c})" for r in range(8) for c in range(8)]
+    return [*control, *roles, *tags, *state, *more, *numbers, *STATUSES, *cells, *ARMS]
+
+
+def build_tokenizer():  # type: ignore[no-untyped-def]
+    """A word-level tokenizer: words are separated by white space, and decoding joins them by single spaces."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate(words())}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens([AddedToken(w, special=True) for w in list(vocabulary)[:4]])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<|pad|>",
+        eos_token="<|im_end|>",
+        unk_token="<unk>",
+        chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )
+
+
+def build_model(vocabulary_size: int, pad: int, eos: int):  # type: ignore[no-untyped-def]
+    """A freshly initialised Qwen2 of width 96 with 3 layers and tied embeddings."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=vocabulary_size,
+        hidden_size=96,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=pad,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+# --- demonstrations ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One episode as token ids, with the tokens to learn marked."""
+
+    ids: list[int]
+    learn: list[bool]
+
+
+def demonstrations(policy: LanguagePolicy, rng: np.random.Generator, n: int) -> Iterator[Demonstration]:
+    """``n`` oracle episodes on train levels, written as turns."""
+
+    def play(name: str, **more: Any) -> TextEnv:
+        return TextEnv(split="train", prompt="compact", observation="messages", **TASKS[name], **more)
+
+    envs = {name: play(name) for name in TASKS}
+    names = list(SHARES)
+    for name in rng.choice(names, size=n, p=[SHARES[k] for k in names]):
+        env = play("bandit", pairs=_mixed_pairs(rng)) if name == "bandit" else envs[name]
+        yield _demonstrate(policy, env, rng)
+
+
+def _demonstrate(policy: LanguagePolicy, env: TextEnv, rng: np.random.Generator) -> Demonstration:
+    messages, _ = env.reset(seed=int(rng.integers(2**31)))
+    ids = policy.prompt_ids(messages)
+    learn = [False] * len(ids)
+    over = False
+    while not over:
+        # Now and then a turn goes wrong on purpose and is not learned: the next turns show how to recover.
+        stray = env.game.name != "bandit" and rng.random() < 0.15
+        thought, actions = _oracle_turn(env, rng)
+        if stray:
+            actions = [int(a) for a in rng.integers(env.game.n_actions, size=int(rng.integers(1, 4)))]
+        names = env.game.action_names(env.level)
+        text = f"<think> {thought} </think> <answer> {f' {SEPARATOR} '.join(names[a] for a in actions)} </answer>"
+        turn = [*policy.reply_ids(text), *policy.stop_ids]
+        ids += turn
+        learn += [not stray] * len(turn)
+        messages, _, terminated, truncated, _ = env.step(text)
+        over = terminated or truncated or _hopeless(env)
+        if not over:
+            more = policy.observation_ids(messages[-1]["content"], stopped=True)
+            ids += more
+            learn += [False] * len(more)
+    return Demonstration(ids, learn)
+
+
+def _mixed_pairs(rng: np.random.Generator) -> dict[str, list[list[str]]]:
+    """Pairs of arm names that no set has: all names become familiar, and nothing is said about any level."""
+    while True:
+        a, b, c, d = map(str, rng.choice(ARMS, size=4, replace=False))
+        if {a, b} not in PAIRS:
+            return {"train": [[a, b]], "test": [[c, d]]}
+
+
+def _hopeless(env: TextEnv) -> bool:
+    values = env.game.oracle(env.state, env.actions_left)
+    assert values is not None
+    return values.dead_end or values.optimal_steps > env.actions_left
+
+
+def _oracle_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
+    """The next sub-goal in words, and the actions that reach it."""
+    if env.game.name == "bandit":
+        arm = int(rng.integers(2))
+        return f"pick {env.game.action_names(env.level)[arm]}", [arm]
+    if env.game.name == "frozen_lake":
+        return _lake_turn(env, rng)
+    return _sokoban_turn(env, rng)
+
+
+def _best(env: TextEnv, state: object, left: int, rng: np.random.Generator) -> int:
+    values = env.game.oracle(state, left)
+    assert values is not None
+    return int(rng.choice(values.optimal_actions))
+
+
+def _lake_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
+    """Up to as many actions as the turns left allow, each the best one if nothing slips."""
+    length = math.ceil(env.actions_left / env.turns_left)
+    state, actions = env.state, []
+    dry = type(env.game)(slip=0.0)  # type: ignore[call-arg]
+    for i in range(length):
+        action = _best(env, state, env.actions_left - i, rng)
+        outcome = dry.step(state, action, rng)
+        state = outcome.state
+        actions.append(action)
+        if outcome.terminated:
+            break
+    return f"go ({state.row},{state.column})", actions
+
+
+def _sokoban_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
+    """Walk to a box and push it while the push goes on in one direction; longer if turns run short."""
+    game = env.game
+    left, turns = env.actions_left, env.turns_left
+    state, actions, pushes = env.state, [], []
+    cells = []
+    for i in range(left):
+        action = _best(env, state, left - i, rng)
+        cells.append(_player_cell(game, state))
+        before = game.grid(state)
+        outcome = game.step(state, action, rng)
+        pushes.append(_boxes(before) != _boxes(game.grid(outcome.state)))
+        actions.append(action)
+        state = outcome.state
+        if outcome.terminated:
+            break
+    first = next((i for i, pushed in enumerate(pushes) if pushed), len(actions) - 1)
+    end = first
+    while end + 1 < len(actions) and pushes[end + 1] and actions[end + 1] == actions[first]:
+        end += 1
+    needed = len(actions) - env.max_actions_per_turn * (turns - 1)
+    length = min(max(end + 1, needed), env.max_actions_per_turn)
+    row, column = cells[first]
+    name = game.action_names(env.level)[actions[first]]
+    return f"go ({row},{column}) push {name}", actions[:length]
+
+
+def _player_cell(game: object, state: object) -> tuple[int, int]:
+    grid = game.grid(state)  # type: ignore[attr-defined]
+    row, column = np.argwhere((grid == 5) | (grid == 6))[0]
+    return int(row), int(column)
+
+
+def _boxes(grid: np.ndarray) -> bytes:
+    return ((grid == 3) | (grid == 4)).tobytes()
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def batches(data: Sequence[Demonstration], size: int, rng: np.random.Generator) -> Iterator[list[Demonstration]]:
+    """One pass over the data in random batches of similar length."""
+    order = np.argsort([len(d.ids) + rng.random() * 8 for d in data], kind="stable")
+    chunks = [order[i : i + size] for i in range(0, len(order), size)]
+    for k in rng.permutation(len(chunks)):
+        yield [data[i] for i in chunks[k]]
+
+
+def train(policy: LanguagePolicy, data: Sequence[Demonstration], *, steps: int, seed: int, label: str) -> float:
+    """Supervised learning with Muon for the hidden matrices and AdamW for the rest; the rate decays to zero.
+
+    Returns:
+        Mean loss of the last 50 steps, in nats per token.
+    """
+    rng = np.random.default_rng(seed)
+    hidden, rest = [], []
+    for name, p in policy.model.named_parameters():
+        (hidden if p.ndim == 2 and "embed" not in name else rest).append(p)
+    optimizers = [
+        torch.optim.Muon(hidden, lr=0.02, weight_decay=0.01, adjust_lr_fn="original"),
+        torch.optim.AdamW(rest, lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    base = [group["lr"] for o in optimizers for group in o.param_groups]
+    stream: Iterator[list[Demonstration]] = iter(())
+    losses: list[float] = []
+    bar = tqdm(range(steps), desc=label, unit="step")
+    for step in bar:
+        rate = min(1.0, (step + 1) / 40) * min(1.0, (steps - step) / (0.6 * steps))
+        for group, lr in zip((g for o in optimizers for g in o.param_groups), base, strict=True):
+            group["lr"] = lr * rate
+        batch = next(stream, None)
+        if batch is None:
+            stream = batches(data, 48, rng)
+            batch = next(stream)
+        width = max(len(d.ids) for d in batch)
+        ids = torch.zeros(len(batch), width, dtype=torch.long)
+        attention = torch.zeros_like(ids)
+        labels = torch.full_like(ids, -100)
+        for i, d in enumerate(batch):
+            n = len(d.ids)
+            ids[i, :n] = torch.tensor(d.ids)
+            attention[i, :n] = 1
+            labels[i, :n] = torch.where(torch.tensor(d.learn), ids[i, :n], -100)
+        loss = policy.model(input_ids=ids, attention_mask=attention, labels=labels).loss
+        for o in optimizers:
+            o.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        for o in optimizers:
+            o.step()
+        losses.append(loss.item())
+        if step % 20 == 0:
+            bar.set_postfix(loss=f"{np.mean(losses[-20:]):.3f}")
+    return float(np.mean(losses[-50:]))
+
+
+def fresh_policy(seed: int) -> LanguagePolicy:
+    """An untrained tiny policy."""
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    model = build_model(len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
+    return LanguagePolicy(
+        model, tokenizer, name="tiny", env_kwargs={"prompt": "compact"}, max_new_tokens=MAX_NEW_TOKENS
+    )
+
+
+def main() -> None:
+    """Build both checkpoints and measure them."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=HERE, help="folder for tiny-mid/ and tiny-full/ (default: here)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--demonstrations", type=int, default=12_000)
+    parser.add_argument("--mid-steps", type=int, default=700)
+    parser.add_argument("--full-steps", type=int, default=2_500)
+    parser.add_argument("--only", choices=("tiny-mid", "tiny-full"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+
+    start = time.process_time()
+    policy = fresh_policy(args.seed)
+    data = list(
+        tqdm(
+            demonstrations(policy, np.random.default_rng(args.seed), args.demonstrations),
+            total=args.demonstrations,
+            desc="demonstrations",
+        )
+    )
+    print(f"{sum(len(d.ids) for d in data):,} tokens, {sum(sum(d.learn) for d in data):,} of them to learn")
+    print(f"longest episode {max(len(d.ids) for d in data)} tokens, {time.process_time() - start:.0f} CPU-s")
+    for name, steps in (("tiny-mid", args.mid_steps), ("tiny-full", args.full_steps)):
+        if args.only not in (None, name):
+            continue
+        start = time.process_time()
+        policy = fresh_policy(args.seed)
+        loss = train(policy, data, steps=steps, seed=args.seed, label=name)
+        policy.save(args.out / name)
+        seconds = time.process_time() - start
+        print(json.dumps({"checkpoint": name, "steps": steps, "loss": round(loss, 4), "cpu_seconds": round(seconds)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,479 @@
+"""The loop: rollout, credit, update, measure; with checkpoints from which a run resumes exactly.
+
+All randomness of iteration ``i`` comes from ``(seed, i)``, so a resumed run needs no generator state: parameters,
+optimiser state and counters are the whole of it. The policy as it was at the start is kept in memory (and on disk, in
+``start/``) as the reference of ``kl_to_start``.
+
+Simplifications: one process, one device, constant learning rates, rollouts always by the current policy.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ragen_algos.algorithms.base import Algorithm
+from ragen_algos.losses import clip_fraction, kl_penalty
+from ragen_algos.policy import LanguagePolicy
+from ragen_algos.rollout import episode_seeds, rollout
+from ragen_algos.sampler import Sampler
+from ragen_algos.trajectory import Batch, Trajectory, collate
+
+MAX_LOGP_GAP = 1e-3
+"""Sampling and training must agree on log-probabilities to this, in float32; no importance correction hides a bug."""
+MAX_BAD_STEPS = 5
+"""Non-finite updates in a row after which a run stops."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on: non-finite updates, or sampling and training disagree."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What is held equal between algorithms.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    iterations: int
+    groups: int
+    """Levels per iteration."""
+    group_size: int
+    """Episodes per level."""
+    seed: int
+    temperature: float = 1.0
+    checkpoint_every: int = 5
+    """Iterations between checkpoints; the last iteration always leaves one."""
+    max_new_tokens: int | None = None
+    """Sampled tokens per turn; the policy's own limit by default."""
+    micro_batch: int = 64
+    """Rows per forward pass; changes memory, never results."""
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "groups", "group_size", "checkpoint_every", "micro_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature}")
+
+
+class Critic(torch.nn.Module):
+    """A copy of the policy's backbone with a linear value head that starts at 0."""
+
+    def __init__(self, policy: LanguagePolicy) -> None:
+        super().__init__()
+        self.backbone = copy.deepcopy(policy.model.base_model)
+        self.head = torch.nn.Linear(policy.model.config.hidden_size, 1)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.to(policy.device)
+        self.eval()
+
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns:
+        ``values [N, L]`` of the state before each token (column 0 is 0), and ``[N]`` of the state after the last.
+        """
+        device = self.head.weight.device
+        ids, attention = batch.ids.to(device), batch.attention_mask.to(device)
+        positions = (attention.cumsum(1) - 1).clamp(min=0)
+        out = self.backbone(input_ids=ids, attention_mask=attention, position_ids=positions, use_cache=False)
+        after = self.head(out.last_hidden_state.to(self.head.weight.dtype)).squeeze(-1).float()
+        last = attention.sum(1) - 1
+        values = torch.cat([torch.zeros_like(after[:, :1]), after[:, :-1]], 1)
+        return values, after[torch.arange(len(after), device=device), last]
+
+
+class Trainer:
+    """Train a policy in place.
+
+    Args:
+        policy: Trained in place; its state at construction is the reference.
+        algorithm: From :func:`ragen_algos.make`.
+        env_id: A registered text environment.
+        env_kwargs: Its arguments; the split is always ``train``.
+        config: Sizes and seed.
+        folder: Where checkpoints go. If it holds one of the same run, training resumes from it.
+        on_iteration: Called with each new iteration's metrics.
+        progress: Show a progress bar.
+    """
+
+    def __init__(
+        self,
+        policy: LanguagePolicy,
+        algorithm: Algorithm,
+        env_id: str,
+        env_kwargs: dict[str, Any] | None,
+        config: TrainConfig,
+        *,
+        folder: Path | None = None,
+        on_iteration: Callable[[dict[str, Any]], None] | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.policy, self.algorithm, self.config = policy, algorithm, config
+        self.env_id, self.env_kwargs = env_id, {**(env_kwargs or {}), "split": "train"}
+        self.folder = Path(folder) if folder is not None else None
+        self.on_iteration, self.progress = on_iteration, progress
+        self.reference = copy.deepcopy(policy.model).requires_grad_(False)
+        self.critic = Critic(policy) if algorithm.needs_critic else None
+        self.optimizer = torch.optim.AdamW(
+            policy.model.parameters(), lr=algorithm.lr, weight_decay=algorithm.weight_decay
+        )
+        self.critic_optimizer = (
+            torch.optim.AdamW(self.critic.parameters(), lr=algorithm.critic_lr, weight_decay=algorithm.weight_decay)
+            if self.critic is not None
+            else None
+        )
+        self.metrics: list[dict[str, Any]] = []
+        self.optimizer_steps = self.env_steps = self.sampled_tokens = self.bad_steps = 0
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def run(self) -> list[dict[str, Any]]:
+        """Train to the last iteration, from the latest checkpoint if there is one.
+
+        Returns:
+            The metrics of all iterations, those before a resume included.
+
+        Raises:
+            TrainingError: see :class:`TrainingError`.
+            ValueError: the folder holds a checkpoint of another run.
+        """
+        self._resume()
+        start = len(self.metrics)
+        steps = range(start, self.config.iterations)
+        if self.progress:
+            from tqdm import tqdm
+
+            steps = tqdm(steps, initial=start, total=self.config.iterations, desc=self.algorithm.name, unit="iteration")
+        for iteration in steps:
+            row = self.iterate(iteration)
+            self.metrics.append(row)
+            if self.progress:
+                steps.set_postfix(success=f"{row['success']:.2f}", ret=f"{row['mean_return']:.2f}")
+            done = iteration + 1
+            if self.folder is not None and (
+                done % self.config.checkpoint_every == 0 or done == self.config.iterations
+            ):
+                self._save(done)
+            if self.on_iteration is not None:
+                self.on_iteration(row)
+        return self.metrics
+
+    def iterate(self, iteration: int) -> dict[str, Any]:
+        """One iteration: rollout, credit, update. Returns its metrics."""
+        config = self.config
+        clock = time.perf_counter()
+        seeds = episode_seeds((config.seed, iteration), groups=config.groups, group_size=config.group_size)
+        sampler = Sampler(self.policy, temperature=config.temperature, max_new_tokens=config.max_new_tokens)
+        episodes = rollout(sampler, self.env_id, self.env_kwargs, seeds)
+        failed = [e for e in episodes if e.error]
+        if failed:
+            raise TrainingError(f"{len(failed)} episodes failed, the first with: {failed[0].error}")
+        rollout_seconds = time.perf_counter() - clock
+
+        clock = time.perf_counter()
+        pad = self.policy.tokenizer.pad_token_id
+        batch = collate(episodes, pad_id=pad if pad is not None else 0)
+        update = self._update(batch, iteration)
+        self.env_steps += sum(turn.n_actions for e in episodes for turn in e.turns)
+        self.sampled_tokens += int(batch.loss_mask.sum())
+        return {
+            "iteration": iteration,
+            **describe(episodes),
+            **update,
+            "optimizer_steps": self.optimizer_steps,
+            "env_steps": self.env_steps,
+            "sampled_tokens": self.sampled_tokens,
+            "rollout_seconds": rollout_seconds,
+            "update_seconds": time.perf_counter() - clock,
+        }
+
+    # --- one update -----------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, iteration: int) -> dict[str, float]:
+        algorithm = self.algorithm
+        order = torch.argsort(batch.attention_mask.sum(1), stable=True)
+        # Sampling's log-probabilities are the old ones in float32; in bfloat16 the two passes differ too much.
+        exact = next(self.policy.model.parameters()).dtype == torch.float32
+        ref_logp = self._reference_logp(batch, order)
+        if not exact:
+            batch.logp = self._no_grad_logp(batch, order, self.policy.model)
+        values = targets = None
+        if self.critic is not None:
+            values, bootstrap = self._values(batch, order)
+            if algorithm.truncated == "terminal":
+                bootstrap = torch.zeros_like(bootstrap)
+            advantages, targets = algorithm.credit(batch, values, bootstrap, ref_logp=ref_logp)
+        else:
+            advantages, targets = algorithm.credit(batch, ref_logp=ref_logp)
+        if not torch.isfinite(advantages).all():
+            raise TrainingError("advantages are not finite")
+
+        mask = batch.loss_mask
+        seen: dict[str, list[float]] = {k: [] for k in ("loss", "grad_norm", "critic_loss", "clip_fraction")}
+        entropy = torch.zeros_like(batch.logp)
+        gap = kl_start = 0.0
+        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.config.seed, iteration, 1]).generate_state(1)[0]))
+        # Zero gradients would still move parameters through Adam's momentum, so nothing to learn means no step.
+        something = bool((advantages != 0).any()) or algorithm.entropy_coef > 0 or algorithm.kl_coef > 0
+        for epoch in range(algorithm.epochs):
+            shuffled = torch.randperm(len(batch), generator=generator)
+            for step, rows in enumerate(shuffled.chunk(algorithm.minibatches)):
+                first = epoch == 0 and step == 0
+                denominator = algorithm.denominator(mask[rows])
+                self.optimizer.zero_grad(set_to_none=True)
+                total, clipped, n_tokens = 0.0, 0.0, max(1, int(mask[rows].sum()))
+                for index in self._micro(batch, rows):
+                    part = batch.rows(index)
+                    width = part.ids.shape[1]
+                    logp, ent = self.policy.log_probs(part, with_entropy=True)
+                    assert ent is not None
+                    sampled = part.loss_mask.to(logp.device)
+                    old = part.logp.to(logp.device)
+                    if epoch == 0:
+                        entropy[index, :width] = torch.where(sampled, ent.detach(), 0.0).float().cpu()
+                    if first:
+                        gap = max(gap, float(torch.where(sampled, (logp.detach() - old).abs(), 0.0).max()))
+                        if exact and gap > MAX_LOGP_GAP:
+                            raise TrainingError(
+                                f"sampling and training log-probabilities differ by {gap:.2g} before any update"
+                            )
+                    clipped += float(
+                        clip_fraction(logp.detach(), old, sampled, algorithm.clip_low, algorithm.clip_high)
+                    ) * int(sampled.sum())
+                    loss = algorithm.loss(
+                        logp,
+                        old,
+                        advantages[index, :width].to(logp.device),
+                        sampled,
+                        denominator,
+                        ref_logp=None if ref_logp is None else ref_logp[index, :width].to(logp.device),
+                        entropy=ent if algorithm.entropy_coef else None,
+                    )
+                    if something:
+                        loss.backward()
+                    total += float(loss.detach())
+                if something:
+                    seen["grad_norm"].append(self._step(self.optimizer, self.policy.model, total))
+                seen["loss"].append(total)
+                seen["clip_fraction"].append(clipped / n_tokens)
+                if targets is not None and values is not None:
+                    seen["critic_loss"].append(self._critic_step(batch, rows, values, targets))
+        if something:
+            kl_start = self._kl_to_start(batch, order)
+        count = max(1, int(mask.sum()))
+        return {
+            "loss": _mean(seen["loss"]),
+            "grad_norm": _mean(seen["grad_norm"]),
+            "clip_fraction": _mean(seen["clip_fraction"]),
+            "critic_loss": _mean(seen["critic_loss"]),
+            "entropy": float(entropy[mask].sum()) / count,
+            "kl_to_start": kl_start,
+            "logp_gap": gap,
+        }
+
+    def _micro(self, batch: Batch, rows: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Micro-batches of similar length: less padding, the same sums."""
+        lengths = batch.attention_mask[rows].sum(1)
+        for index in rows[torch.argsort(lengths, stable=True)].split(self.config.micro_batch):
+            yield index
+
+    def _step(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module, loss: float) -> float:
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.algorithm.max_grad_norm))
+        if not (math.isfinite(norm) and math.isfinite(loss)):
+            self.bad_steps += 1
+            if self.bad_steps >= MAX_BAD_STEPS:
+                raise TrainingError(f"{MAX_BAD_STEPS} non-finite updates in a row (loss {loss}, gradient norm {norm})")
+            return math.nan
+        optimizer.step()
+        if model is self.policy.model:
+            self.bad_steps = 0
+            self.optimizer_steps += 1
+        return norm
+
+    def _critic_step(self, batch: Batch, rows: torch.Tensor, values: torch.Tensor, targets: torch.Tensor) -> float:
+        assert self.critic is not None and self.critic_optimizer is not None
+        denominator = self.algorithm.denominator(batch.loss_mask[rows])
+        self.critic_optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for index in self._micro(batch, rows):
+            part = batch.rows(index)
+            width = part.ids.shape[1]
+            now, _ = self.critic(part)
+            loss = self.algorithm.critic_loss(
+                now,
+                values[index, :width].to(now),
+                targets[index, :width].to(now),
+                part.loss_mask.to(now.device),
+                denominator,
+            )
+            loss.backward()
+            total += float(loss.detach())
+        self._step(self.critic_optimizer, self.critic, total)
+        return total
+
+    # --- forward passes without gradient --------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _values(self, batch: Batch, order: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self.critic is not None
+        values = torch.zeros(batch.ids.shape, dtype=torch.float64)
+        after = torch.zeros(len(batch), dtype=torch.float64)
+        for index in order.split(self.config.micro_batch):
+            part = batch.rows(index)
+            v, last = self.critic(part)
+            values[index, : v.shape[1]] = v.double().cpu()
+            after[index] = last.double().cpu()
+        return values, after
+
+    @torch.no_grad()
+    def _no_grad_logp(self, batch: Batch, order: torch.Tensor, model: Any) -> torch.Tensor:
+        out = torch.zeros(batch.ids.shape, dtype=torch.float32)
+        current, self.policy.model = self.policy.model, model
+        try:
+            for index in order.split(self.config.micro_batch):
+                logp, _ = self.policy.log_probs(batch.rows(index))
+                out[index, : logp.shape[1]] = logp.float().cpu()
+        finally:
+            self.policy.model = current
+        return torch.where(batch.loss_mask, out, 0.0)
+
+    def _reference_logp(self, batch: Batch, order: torch.Tensor) -> torch.Tensor | None:
+        return self._no_grad_logp(batch, order, self.reference) if self.algorithm.needs_reference else None
+
+    def _kl_to_start(self, batch: Batch, order: torch.Tensor) -> float:
+        """Mean k3 of the policy that sampled the batch to the start, in nats per token, on at most 32 episodes."""
+        some = order[:: max(1, len(order) // 32)]
+        part = batch.rows(some)
+        ref = self._no_grad_logp(part, torch.arange(len(part)), self.reference)
+        kl = kl_penalty(part.logp, ref, "k3", part.loss_mask)
+        return float(kl[part.loss_mask].mean())
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, Any]:
+        config = {k: v for k, v in vars(self.config).items() if k not in ("iterations", "checkpoint_every")}
+        return {
+            "algorithm": self.algorithm.to_dict(),
+            "env_id": self.env_id,
+            "env_kwargs": self.env_kwargs,
+            "config": config,
+            "policy": self.policy.name,
+        }
+
+    def _save(self, done: int) -> None:
+        from safetensors.torch import save_model
+
+        assert self.folder is not None
+        start = self.folder / "start"
+        if not start.exists():
+            current, self.policy.model = self.policy.model, self.reference
+            _write_folder(start, self.policy.save)
+            self.policy.model = current
+
+        def write(folder: Path) -> None:
+            self.policy.save(folder / "policy")
+            if self.critic is not None:
+                save_model(self.critic, str(folder / "critic.safetensors"))
+            optimizers = {"policy": self.optimizer.state_dict()}
+            if self.critic_optimizer is not None:
+                optimizers["critic"] = self.critic_optimizer.state_dict()
+            torch.save(optimizers, folder / "optimizers.pt")
+            state = {
+                "identity": self._identity(),
+                "metrics": self.metrics,
+                "optimizer_steps": self.optimizer_steps,
+                "env_steps": self.env_steps,
+                "sampled_tokens": self.sampled_tokens,
+                "bad_steps": self.bad_steps,
+            }
+            (folder / "state.json").write_text(json.dumps(state))
+
+        _write_folder(self.folder / f"iteration-{done:06d}", write)
+        for old in sorted(self.folder.glob("iteration-*"))[:-1]:
+            shutil.rmtree(old)
+
+    def _resume(self) -> None:
+        from safetensors.torch import load_file, load_model
+
+        if self.folder is None or self.metrics:
+            return
+        found = sorted(self.folder.glob("iteration-*"))
+        if not found:
+            return
+        folder = found[-1]
+        state = json.loads((folder / "state.json").read_text())
+        if state["identity"] != json.loads(json.dumps(self._identity())):
+            raise ValueError(f"{self.folder.name} holds a checkpoint of another run; choose another folder")
+        if len(state["metrics"]) > self.config.iterations:
+            raise ValueError(
+                f"the checkpoint has {len(state['metrics'])} iterations, more than the {self.config.iterations} asked for"
+            )
+        # Strict except for tied weights, which safetensors stores once.
+        weights = load_file(folder / "policy" / "model.safetensors", device=str(self.policy.device))
+        missing, unexpected = self.policy.model.load_state_dict(weights, strict=False)
+        tied = set(getattr(self.policy.model, "all_tied_weights_keys", None) or {})
+        if unexpected or set(missing) - tied:
+            raise ValueError(f"checkpoint and model do not fit: missing {missing}, unexpected {unexpected}")
+        optimizers = torch.load(folder / "optimizers.pt", weights_only=True, map_location=self.policy.device)
+        self.optimizer.load_state_dict(optimizers["policy"])
+        if self.critic is not None and self.critic_optimizer is not None:
+            load_model(self.critic, str(folder / "critic.safetensors"), device=str(self.policy.device))
+            self.critic_optimizer.load_state_dict(optimizers["critic"])
+        self.metrics = state["metrics"]
+        self.optimizer_steps, self.env_steps = state["optimizer_steps"], state["env_steps"]
+        self.sampled_tokens, self.bad_steps = state["sampled_tokens"], state["bad_steps"]
+
+
+def describe(episodes: list[Trajectory]) -> dict[str, Any]:
+    """What a batch of episodes looks like, before any filtering: the signals of collapse among them."""
+    turns = [turn for e in episodes for turn in e.turns]
+    groups: dict[int, list[float]] = {}
+    for e in episodes:
+        groups.setdefault(e.group_id, []).append(e.total_return)
+    spreads = [float(np.std(r, ddof=1)) if len(r) > 1 else 0.0 for r in groups.values()]
+    flat = sum(max(r) - min(r) < 1e-6 for r in groups.values())
+    thoughts = [turn.thought for turn in turns if turn.thought]
+    return {
+        "success": float(np.mean([e.success for e in episodes])),
+        "mean_return": float(np.mean([e.total_return for e in episodes])),
+        "in_group_std": float(np.mean(spreads)),
+        "zero_groups": int(flat),
+        "truncated": float(np.mean([e.truncated and not e.terminated for e in episodes])),
+        "turns": len(turns) / len(episodes),
+        "actions": sum(turn.n_actions for turn in turns) / len(episodes),
+        "response_tokens": float(np.mean([turn.n_tokens for turn in turns])),
+        "format_ok": float(np.mean([turn.format_ok for turn in turns])),
+        "unique_thoughts": len(set(thoughts)) / len(thoughts) if thoughts else 0.0,
+    }
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
+
+
+def _write_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Write a folder so that it either exists whole or not at all."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    write(temporary)
+    for path in [*temporary.rglob("*"), temporary]:
+        handle = os.open(path, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(temporary, folder)

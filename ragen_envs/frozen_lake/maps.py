@@ -1,0 +1,143 @@
+"""Maps of the frozen lake: notation, validation, distances, and the random generator.
+
+A map is a tuple of rows of ``S`` (start), ``F`` (frozen), ``H`` (hole) and ``G`` (goal). The generator draws start,
+goal and ice independently and throws away what does not fit; a request that random maps practically never meet is an
+error after a bounded number of tries, not a silent compromise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ragen_envs.jit import njit
+
+MAX_SIDE = 32
+TRIES = 20_000
+
+FROZEN, HOLE, GOAL = 0, 1, 2
+"""Cell codes of ``LakeLevel.cells``; the start cell is ice."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeLevel:
+    """A valid map: a tuple of equally long rows of ``S F H G``."""
+
+    rows: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width in cells."""
+        return len(self.rows), len(self.rows[0])
+
+    def find(self, letter: str) -> tuple[int, int]:
+        """Row and column of the first cell with ``letter`` (``S`` or ``G``)."""
+        for r, row in enumerate(self.rows):
+            c = row.find(letter)
+            if c >= 0:
+                return r, c
+        raise ValueError(f"no cell {letter}")
+
+    def cells(self) -> np.ndarray:
+        """``int8 [height, width]``: 0 ice, 1 hole, 2 goal."""
+        return np.array([["FHG".find(letter.replace("S", "F")) for letter in row] for row in self.rows], dtype=np.int8)
+
+
+@njit
+def distances(cells):  # type: ignore[no-untyped-def]
+    """Breadth-first distance of every ice cell to the goal, ``int64 [height, width]``; -1 for holes and walled-off ice.
+
+    The walk to the goal may not pass a hole. ``cells`` is an ``int8`` array of 0 ice, 1 hole, 2 goal with one goal.
+    """
+    height, width = cells.shape
+    found = np.full((height, width), -1, dtype=np.int64)
+    queue = np.empty(height * width, dtype=np.int64)
+    head, tail = 0, 0
+    for r in range(height):
+        for c in range(width):
+            if cells[r, c] == 2:
+                found[r, c] = 0
+                queue[tail] = r * width + c
+                tail += 1
+    while head < tail:
+        r, c = queue[head] // width, queue[head] % width
+        head += 1
+        for step in range(4):
+            nr = r + (1 if step == 0 else -1 if step == 1 else 0)
+            nc = c + (1 if step == 2 else -1 if step == 3 else 0)
+            if 0 <= nr < height and 0 <= nc < width and cells[nr, nc] == 0 and found[nr, nc] < 0:
+                found[nr, nc] = found[r, c] + 1
+                queue[tail] = nr * width + nc
+                tail += 1
+    return found
+
+
+def parse(data: Any) -> LakeLevel:
+    """A level from its rows: a list of strings, or one string with a row per line.
+
+    Raises:
+        ValueError: says which cell or rule is wrong.
+    """
+    rows = data.split("\n") if isinstance(data, str) else data
+    if not isinstance(rows, Sequence) or not rows or not all(isinstance(row, str) for row in rows):
+        raise ValueError(f"a map is a non-empty list of rows of the letters S F H G, got {data!r}")
+    rows = tuple(rows)
+    height, width = len(rows), len(rows[0])
+    if not (1 <= width <= MAX_SIDE and height <= MAX_SIDE):
+        raise ValueError(f"a map has 1 to {MAX_SIDE} rows and columns, got {height} x {width}")
+    places: dict[str, list[tuple[int, int]]] = {"S": [], "G": []}
+    for r, row in enumerate(rows):
+        if len(row) != width:
+            raise ValueError(f"ragged map: row {r} has {len(row)} cells, row 0 has {width}")
+        for c, letter in enumerate(row):
+            if letter not in "SFHG":
+                raise ValueError(f"unknown letter {letter!r} at row {r}, column {c}: a map has the letters S F H G")
+            if letter in places:
+                places[letter].append((r, c))
+    for letter, what in (("S", "start"), ("G", "goal")):
+        if not places[letter]:
+            raise ValueError(f"the map has no {what} ({letter})")
+        if len(places[letter]) > 1:
+            raise ValueError(f"the map has more than one {what} ({letter}): at {places[letter]}")
+    level = LakeLevel(rows)
+    if shortest_path(level) < 0:
+        raise ValueError(f"the goal at {places['G'][0]} is walled off from the start at {places['S'][0]} by holes")
+    return level
+
+
+def shortest_path(level: LakeLevel) -> int:
+    """Fewest moves from start to goal without slipping; -1 if there is no way."""
+    return int(distances(level.cells())[level.find("S")])
+
+
+def generate(
+    rng: np.random.Generator, height: int, width: int, *, frozen: float, min_steps: int, max_steps: int | None
+) -> LakeLevel:
+    """Draw a map: distinct uniform start and goal, every other cell ice with probability ``frozen``.
+
+    Maps whose shortest path is outside ``min_steps .. max_steps`` (None: no upper limit) are thrown away.
+
+    Raises:
+        ValueError: if none of ``TRIES`` maps fits.
+    """
+    n = height * width
+    for _ in range(TRIES):
+        start = int(rng.integers(n))
+        goal = int(rng.integers(n - 1))
+        goal += goal >= start
+        cells = (rng.random(n) >= frozen).astype(np.int8)
+        cells[start], cells[goal] = FROZEN, GOAL
+        length = distances(cells.reshape(height, width))[start // width, start % width]
+        if length >= min_steps and (max_steps is None or length <= max_steps):
+            letters = ["FHG"[code] for code in cells]
+            letters[start] = "S"
+            text = "".join(letters)
+            return LakeLevel(tuple(text[r * width : (r + 1) * width] for r in range(height)))
+    limit = "any length" if max_steps is None else f"at most {max_steps}"
+    raise ValueError(
+        f"none of {TRIES} random {height} x {width} maps with frozen={frozen} has a shortest path of at least "
+        f"{min_steps} and {limit}: ask for shorter paths, a larger lake or another share of ice"
+    )

@@ -1,0 +1,268 @@
+"""The pure rules of one task.
+
+A :class:`Game` knows levels, states, transitions, words and exact values. It knows nothing of Gymnasium, of turns
+or of language models; :class:`ragen_envs.text_env.TextEnv` plays it through the turn protocol.
+
+Conventions, the same for every game:
+
+* Levels and states are small immutable objects. A method never changes its arguments and never keeps hidden state
+  that could alter a later result; caches of pure results are allowed.
+* An action is an ``int``, an index into ``action_names(level)``. Names appear only where text does.
+* Luck comes only from the ``rng`` that is passed in.
+* The constructor takes keyword arguments that are JSON values, and nothing else: they are the provenance of a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from ragen_envs import splits
+
+L = TypeVar("L")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[S]):
+    """What one primitive action led to."""
+
+    state: S
+    reward: float
+    terminated: bool
+    """The game itself ended: goal, hole, solved. Budgets are not the game's business."""
+    success: bool
+    """The game's own goal flag, never derived from ``reward`` or ``terminated``."""
+    effective: bool
+    """The state changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OracleValue:
+    """Exact values of a state with a number of primitive actions left, one decision per action."""
+
+    value: float
+    """Expected return of optimal play."""
+    q: tuple[float, ...]
+    """``q[action]``: expected return of ``action`` now and optimal play afterwards."""
+    optimal_actions: tuple[int, ...]
+    """Every action whose ``q`` equals ``value`` (to 1e-9)."""
+    dead_end: bool
+    """Success is impossible from here, however many actions were left."""
+    optimal_steps: int
+    """Fewest actions from here to success with the best of luck and no budget; -1 if there are none, 0 if solved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Exact expectation of a way of playing: of its return (game rewards only) and of its success (0 to 1)."""
+
+    reward: float
+    success: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The best next turn, and what optimal play from here on is worth."""
+
+    actions: tuple[int, ...]
+    expected: Expectation
+
+
+class Game(ABC, Generic[L, S]):
+    """Base class of all games. Subclass it, register it, and everything else in the project works on it."""
+
+    name: ClassVar[str]
+    """Short name in lower case with underscores, used in messages and files."""
+    views: ClassVar[tuple[str, ...]] = ("grid",)
+    """What ``describe`` can show, out of ``grid``, ``coordinates``, ``both``; the first is the default."""
+
+    # --- levels ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def sample_level(self, rng: np.random.Generator) -> L:
+        """Draw a level. Always solvable, never solved at the start. All of its randomness comes from ``rng``."""
+
+    @abstractmethod
+    def level_key(self, level: L) -> str:
+        """Hex digest of the level's content, equal for levels that differ only by the game's symmetries."""
+
+    @abstractmethod
+    def dump_level(self, level: L) -> Any:
+        """The level as a JSON value; ``load_level`` gives it back."""
+
+    @abstractmethod
+    def load_level(self, data: Any) -> L:
+        """A level from ``dump_level``'s JSON value or another documented notation (an XSB drawing, map rows).
+
+        Raises:
+            ValueError: says which cell or rule is wrong.
+        """
+
+    def split_of(self, level: L) -> str:
+        """``train``, ``val`` or ``test``: a function of the level's content alone."""
+        return splits.split_of(self.level_key(level))
+
+    @property
+    def fixed_level(self) -> L | None:
+        """The only level of a game that was built around a level of one's own; None if levels are drawn."""
+        return None
+
+    # --- play -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def action_names(self, level: L) -> tuple[str, ...]:
+        """The names of the primitive actions, in index order."""
+
+    @abstractmethod
+    def initial(self, level: L) -> S:
+        """The first state."""
+
+    @abstractmethod
+    def step(self, state: S, action: int, rng: np.random.Generator) -> Outcome[S]:
+        """Apply one primitive action."""
+
+    def legal_actions(self, state: S) -> tuple[int, ...]:
+        """Actions that may be taken now. A legal action that changes nothing (a walk into a wall) is legal."""
+        return tuple(range(len(self.action_names(self.level_of(state)))))
+
+    @abstractmethod
+    def level_of(self, state: S) -> L:
+        """The level that a state belongs to."""
+
+    @abstractmethod
+    def state_key(self, state: S) -> str:
+        """Hex digest of the state, level included; symmetric states differ."""
+
+    @abstractmethod
+    def dump_state(self, state: S) -> Any:
+        """What must be kept beside the level to rebuild the state, as a JSON value."""
+
+    @abstractmethod
+    def load_state(self, level: L, data: Any) -> S:
+        """The state from its level and ``dump_state``'s JSON value."""
+
+    # --- words and pictures ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def instructions(self, level: L, view: str) -> str:
+        """The rules, the legend of all symbols that ``view`` can show, and nothing about the turn protocol."""
+
+    @abstractmethod
+    def describe(self, state: S, view: str) -> str:
+        """The state as text: lines of words separated by single spaces (a drawn row is one word)."""
+
+    def parse_answer(self, answer: str, state: S, *, max_actions: int) -> tuple[tuple[int, ...], str, int]:
+        """Read the text between the answer tags as data, never evaluating it.
+
+        Returns:
+            The actions read before the first segment that could not be read, ``ok`` or the status of the failure
+            (``empty_answer``, ``unknown_action``, ``too_many``), and the number of segments beyond ``max_actions``.
+        """
+        from ragen_envs.protocol import parse_action_list
+
+        return parse_action_list(answer, self.action_names(self.level_of(state)), max_actions=max_actions)
+
+    @abstractmethod
+    def draw(self, state: S) -> np.ndarray:
+        """The state as a picture: ``uint8`` array, height x width x 3."""
+
+    @abstractmethod
+    def grid(self, state: S) -> np.ndarray:
+        """The state as a fresh ``int8`` array of codes, of shape ``grid_spec()[0]`` for levels of the game's size."""
+
+    @abstractmethod
+    def grid_spec(self) -> tuple[tuple[int, ...], int]:
+        """Shape of ``grid`` and number of codes (``0 .. n - 1``)."""
+
+    @property
+    @abstractmethod
+    def n_actions(self) -> int:
+        """Number of primitive actions, the same on every level."""
+
+    # --- exact values ---------------------------------------------------------------------------------------------
+
+    @property
+    def longest_optimum(self) -> int | None:
+        """The most actions that a sampled level can need, or None if unknown; budgets are checked against it."""
+        return None
+
+    def oracle(self, state: S, actions_left: int) -> OracleValue | None:
+        """Exact values of ``state``; None where a game has no oracle (outside benchmarks)."""
+        return None
+
+    def plan(self, state: S, *, turns_left: int, actions_left: int, max_actions: int) -> Plan | None:
+        """The best turn of up to ``max_actions`` actions given without seeing what they do.
+
+        The default is right for deterministic games, where seeing in between has no value: it follows ``oracle`` under
+        the number of actions that all turns together allow.
+        """
+        budget = min(actions_left, turns_left * max_actions)
+        found = self.oracle(state, budget)
+        if found is None:
+            return None
+        if found.optimal_steps == 0:
+            return Plan((), Expectation(0.0, 1.0))
+        unused = np.random.default_rng(0)
+        actions: list[int] = []
+        success, now, total = False, state, 0.0
+        for left in range(budget, 0, -1):
+            values = self.oracle(now, left)
+            assert values is not None
+            action = self._most_direct(now, values.optimal_actions, left)
+            outcome = self.step(now, action, unused)
+            total += outcome.reward
+            if len(actions) < max_actions:
+                actions.append(action)
+            now, success = outcome.state, outcome.success
+            if outcome.terminated:
+                break
+        return Plan(tuple(actions), Expectation(total, float(success)))
+
+    def _most_direct(self, state: S, actions: tuple[int, ...], left: int) -> int:
+        """Of equally good actions, one that brings success nearest: slack in the budget is no reason to wander."""
+        if len(actions) == 1:
+            return actions[0]
+
+        def steps_after(action: int) -> float:
+            outcome = self.step(state, action, np.random.default_rng(0))
+            if outcome.terminated:
+                return 0.0 if outcome.success else float("inf")
+            values = self.oracle(outcome.state, left - 1)
+            assert values is not None
+            return values.optimal_steps if values.optimal_steps >= 0 else float("inf")
+
+        return min(actions, key=steps_after)
+
+    def random_play(self, state: S, actions_left: int) -> Expectation | None:
+        """Exact expectation of ``actions_left`` uniformly random actions (fewer if the game ends); None if unknown.
+
+        Of a finished state: reward 0, and success as the game ended. The same holds for ``plan``.
+        """
+        return None
+
+
+def digest(*parts: object) -> str:
+    """Hex digest (16 characters) of the parts' text. Never ``hash()``: it must not depend on the process."""
+    return hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).hexdigest()
+
+
+def smallest_symmetry(grid: np.ndarray) -> bytes:
+    """Canonical bytes of a 2-D code array: the smallest of its 8 rotations and reflections, shape included."""
+    candidates = []
+    for turns in range(4):
+        turned = np.rot90(grid, turns)
+        for image in (turned, turned.T):
+            candidates.append(bytes(image.shape) + np.ascontiguousarray(image).astype(np.uint8).tobytes())
+    return min(candidates)
+
+
+def best_actions(q: Sequence[float]) -> tuple[int, ...]:
+    """Indices of the largest entries, to 1e-9."""
+    top = max(q)
+    return tuple(i for i, v in enumerate(q) if v >= top - 1e-9)

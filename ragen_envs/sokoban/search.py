@@ -1,0 +1,424 @@
+"""Compiled searches over Sokoban states: forwards, backwards, and for a shortest plan.
+
+A state is a row ``[player, box, box, ...]`` of indices into the framed board of :attr:`levels.Level.buffer`, boxes in
+ascending order. Rows live in a ``pool``; an open-addressing ``table`` (index + 1, 0 = free) finds a row again.
+``walls`` and ``targets`` are flags per buffer index; the frame counts as wall.
+
+Simplifications: everything is breadth-first or A* over primitive actions, one state per player cell, in one thread.
+All helpers live in this file because numba's cache does not notice changes in other files; nothing is recursive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ragen_envs.jit import njit
+
+SOLVED, UNSOLVABLE, LIMIT = 0, 1, 2
+UNBOUNDED = 1 << 40
+"""Stands for "no limit" in integer arguments."""
+
+
+@njit
+def _hash(pool, i):  # type: ignore[no-untyped-def]
+    # Kept below 2**31 so that compiled and interpreted arithmetic agree without overflow.
+    h = 0
+    for k in range(pool.shape[1]):
+        h = ((h * 1000003) ^ int(pool[i, k])) & 0x7FFFFFFF
+    return h ^ (h >> 15)
+
+
+@njit
+def _find(pool, i, table):  # type: ignore[no-untyped-def]
+    """Slot of ``table`` that holds a row equal to ``pool[i]``, or the free slot where it belongs."""
+    mask = table.shape[0] - 1
+    slot = _hash(pool, i) & mask
+    while table[slot] != 0:
+        j = table[slot] - 1
+        same = True
+        for k in range(pool.shape[1]):
+            if pool[i, k] != pool[j, k]:
+                same = False
+                break
+        if same:
+            break
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit
+def _grown(pool, table, count):  # type: ignore[no-untyped-def]
+    """``pool`` and ``table`` of twice the size with the same rows."""
+    bigger = np.empty((2 * pool.shape[0], pool.shape[1]), np.int32)
+    bigger[:count] = pool[:count]
+    slots = np.zeros(2 * table.shape[0], np.int32)
+    for i in range(count):
+        slots[_find(bigger, i, slots)] = i + 1
+    return bigger, slots
+
+
+@njit
+def _doubled(array, count):  # type: ignore[no-untyped-def]
+    bigger = np.empty((2 * array.shape[0], array.shape[1]), array.dtype)
+    bigger[:count] = array[:count]
+    return bigger
+
+
+@njit
+def _shift_box(pool, i, old, new):  # type: ignore[no-untyped-def]
+    """Move the box at ``old`` to ``new`` in row ``i`` and keep the boxes sorted."""
+    last = pool.shape[1] - 1
+    k = 1
+    while pool[i, k] != old:
+        k += 1
+    while k < last and pool[i, k + 1] < new:
+        pool[i, k] = pool[i, k + 1]
+        k += 1
+    while k > 1 and pool[i, k - 1] > new:
+        pool[i, k] = pool[i, k - 1]
+        k -= 1
+    pool[i, k] = new
+
+
+@njit
+def explore(walls, targets, deltas, start, depth_limit, limit):  # type: ignore[no-untyped-def]
+    """Everything that can be reached from the unsolved row ``start`` in up to ``depth_limit`` actions.
+
+    Returns:
+        ``pool [S, 1 + boxes]``, its ``table``, ``successor [S, 4]`` (-1 = solved, or not looked at), ``change [S, 4]``
+        (of the number of boxes on targets), ``solved [S, 4]`` and whether the search ended below ``limit`` states.
+    """
+    n_boxes = start.shape[0] - 1
+    capacity = 256
+    pool = np.empty((capacity, n_boxes + 1), np.int32)
+    table = np.zeros(2 * capacity, np.int32)
+    successor = np.empty((capacity, 4), np.int64)
+    change = np.empty((capacity, 4), np.int8)
+    solved = np.empty((capacity, 4), np.int8)
+    occupied = np.zeros(walls.shape[0], np.uint8)
+    pool[0] = start
+    table[_find(pool, 0, table)] = 1
+    count = 1
+    first = 0
+    depth = 0
+    while first < count and depth < depth_limit and count <= limit:
+        last = count
+        for s in range(first, last):
+            done = 0
+            for k in range(1, n_boxes + 1):
+                occupied[pool[s, k]] = 1
+                done += int(targets[pool[s, k]])
+            for a in range(4):
+                ahead = pool[s, 0] + deltas[a]
+                beyond = ahead + deltas[a]
+                successor[s, a] = s
+                change[s, a] = 0
+                solved[s, a] = 0
+                if walls[ahead] or (occupied[ahead] and (walls[beyond] or occupied[beyond])):
+                    continue
+                if count + 1 >= capacity:
+                    pool, table = _grown(pool, table, count)
+                    successor = _doubled(successor, count)
+                    change = _doubled(change, count)
+                    solved = _doubled(solved, count)
+                    capacity = pool.shape[0]
+                pool[count] = pool[s]
+                pool[count, 0] = ahead
+                if occupied[ahead]:
+                    _shift_box(pool, count, ahead, beyond)
+                    change[s, a] = int(targets[beyond]) - int(targets[ahead])
+                    if done + change[s, a] == n_boxes:
+                        solved[s, a] = 1
+                        successor[s, a] = -1
+                        continue
+                slot = _find(pool, count, table)
+                if table[slot] == 0:
+                    successor[count, :] = -1
+                    change[count, :] = 0
+                    solved[count, :] = 0
+                    count += 1
+                    table[slot] = count
+                successor[s, a] = table[slot] - 1
+            for k in range(1, n_boxes + 1):
+                occupied[pool[s, k]] = 0
+            if count > limit:
+                break
+        first = last
+        depth += 1
+    if depth_limit == 0:
+        successor[0, :] = -1
+        change[0, :] = 0
+        solved[0, :] = 0
+    return pool[: count + 1], table, successor[:count], change[:count], solved[:count], count <= limit
+
+
+@njit
+def lookup(pool, table, row):  # type: ignore[no-untyped-def]
+    """Index of ``row`` in an explored pool, or -1. The pool's last row is scratch space, so copy it first."""
+    i = pool.shape[0] - 1
+    pool[i] = row
+    return table[_find(pool, i, table)] - 1
+
+
+@njit
+def steps_to_go(successor, solved):  # type: ignore[no-untyped-def]
+    """``[S]``: fewest actions to success from every state of a complete table, -1 where there are none."""
+    n = successor.shape[0]
+    begin = np.zeros(n + 1, np.int64)
+    for s in range(n):
+        for a in range(4):
+            if successor[s, a] >= 0:
+                begin[successor[s, a] + 1] += 1
+    for s in range(n):
+        begin[s + 1] += begin[s]
+    into = np.empty(begin[n], np.int64)
+    fill = begin[:n].copy()
+    steps = np.full(n, -1, np.int64)
+    queue = np.empty(n, np.int64)
+    tail = 0
+    for s in range(n):
+        for a in range(4):
+            nxt = successor[s, a]
+            if nxt >= 0:
+                into[fill[nxt]] = s
+                fill[nxt] += 1
+            elif solved[s, a] and steps[s] < 0:
+                steps[s] = 1
+                queue[tail] = s
+                tail += 1
+    head = 0
+    while head < tail:
+        s = queue[head]
+        head += 1
+        for i in range(begin[s], begin[s + 1]):
+            if steps[into[i]] < 0:
+                steps[into[i]] = steps[s] + 1
+                queue[tail] = into[i]
+                tail += 1
+    return steps
+
+
+@njit
+def pull_back(walls, boxes, deltas, depth_limit, limit):  # type: ignore[no-untyped-def]
+    """States by their distance to the solved board: breadth-first search backwards, by pulling boxes.
+
+    The search starts from all player cells of the solved board at once, so a state's depth is exactly the length of
+    its shortest solution, also when the search stops at ``limit`` states.
+
+    Args:
+        boxes: ``int32``, the solved board's box cells (its targets) in ascending order.
+
+    Returns:
+        ``pool [S, 1 + boxes]`` and ``depth [S]`` of all states found, solved ones (depth 0) included.
+    """
+    n_boxes = boxes.shape[0]
+    capacity = 256
+    while capacity < walls.shape[0] + 2:
+        capacity *= 2
+    pool = np.empty((capacity, n_boxes + 1), np.int32)
+    table = np.zeros(2 * capacity, np.int32)
+    depths = np.zeros((capacity, 1), np.int32)
+    occupied = np.zeros(walls.shape[0], np.uint8)
+    count = 0
+    for k in range(n_boxes):
+        occupied[boxes[k]] = 1
+    for cell in range(walls.shape[0]):
+        if not walls[cell] and not occupied[cell]:
+            pool[count, 0] = cell
+            pool[count, 1:] = boxes
+            table[_find(pool, count, table)] = count + 1
+            depths[count, 0] = 0
+            count += 1
+    occupied[:] = 0
+    s = 0
+    while s < count and depths[s, 0] < depth_limit and count < limit:
+        for k in range(1, n_boxes + 1):
+            occupied[pool[s, k]] = 1
+        for a in range(4):
+            back = pool[s, 0] - deltas[a]
+            if walls[back] or occupied[back]:
+                continue
+            ahead = pool[s, 0] + deltas[a]
+            for pulls in range(2):  # the action that led here was a walk (0) or a push of the box ahead (1)
+                if pulls == 1 and not occupied[ahead]:
+                    continue
+                if count + 1 >= capacity:
+                    pool, table = _grown(pool, table, count)
+                    depths = _doubled(depths, count)
+                    capacity = pool.shape[0]
+                pool[count] = pool[s]
+                if pulls == 1:
+                    _shift_box(pool, count, ahead, pool[s, 0])
+                pool[count, 0] = back
+                slot = _find(pool, count, table)
+                if table[slot] == 0:
+                    depths[count, 0] = depths[s, 0] + 1
+                    count += 1
+                    table[slot] = count
+        for k in range(1, n_boxes + 1):
+            occupied[pool[s, k]] = 0
+        s += 1
+    return pool[:count], depths[:count, 0].copy()
+
+
+@njit
+def push_distances(walls, targets, deltas):  # type: ignore[no-untyped-def]
+    """``[N]``: fewest pushes that bring a lone box from a cell to some target, -1 if it can never get there.
+
+    The player is taken to be wherever he is needed, so the distance is a lower bound, and -1 is certain.
+    """
+    distance = np.full(walls.shape[0], -1, np.int64)
+    queue = np.empty(walls.shape[0], np.int64)
+    tail = 0
+    for cell in range(walls.shape[0]):
+        if targets[cell] and not walls[cell]:
+            distance[cell] = 0
+            queue[tail] = cell
+            tail += 1
+    head = 0
+    while head < tail:
+        cell = queue[head]
+        head += 1
+        for a in range(4):
+            origin = cell - deltas[a]
+            if walls[origin] or distance[origin] >= 0 or walls[origin - deltas[a]]:
+                continue
+            distance[origin] = distance[cell] + 1
+            queue[tail] = origin
+            tail += 1
+    return distance
+
+
+@njit
+def _jammed(walls, targets, occupied, deltas, box):  # type: ignore[no-untyped-def]
+    """The box is in a 2 x 2 block of boxes and walls in which not every box stands on a target: stuck for ever."""
+    for v in range(2):
+        for h in range(2, 4):
+            # The corner index can be -1 in the first row: that wraps to the frame's last cell, which is wall as well.
+            a, b, c = box + deltas[v], box + deltas[h], box + deltas[v] + deltas[h]
+            if (
+                (walls[a] or occupied[a])
+                and (walls[b] or occupied[b])
+                and (walls[c] or occupied[c])
+                and not (
+                    targets[box] and (walls[a] or targets[a]) and (walls[b] or targets[b]) and (walls[c] or targets[c])
+                )
+            ):
+                return True
+    return False
+
+
+@njit
+def shortest(walls, targets, deltas, start, max_moves, node_limit):  # type: ignore[no-untyped-def]
+    """A* for the fewest primitive actions from row ``start``.
+
+    The estimate is the sum over boxes of :func:`push_distances`. One action changes it by at most 1, so it never
+    overestimates and is consistent: a state is expanded once, and the first solved state taken out is optimal.
+
+    Returns:
+        status (``SOLVED``, ``UNSOLVABLE``, ``LIMIT``), the actions in order, and the number of states expanded.
+    """
+    n_boxes = start.shape[0] - 1
+    goal_distance = push_distances(walls, targets, deltas)
+    estimate = 0
+    nothing = np.empty(0, np.int64)
+    for k in range(1, n_boxes + 1):
+        if goal_distance[start[k]] < 0:
+            return UNSOLVABLE, nothing, 0
+        estimate += goal_distance[start[k]]
+
+    capacity = 256
+    pool = np.empty((capacity, n_boxes + 1), np.int32)
+    table = np.zeros(2 * capacity, np.int32)
+    node = np.empty((capacity, 5), np.int32)  # moves so far, estimate, parent, action, expanded
+    occupied = np.zeros(walls.shape[0], np.uint8)
+    # Open list: one chain of entries per total (moves + estimate). A state may have several entries, one counts.
+    chain = np.full(256, -1, np.int64)
+    entries = np.empty((256, 2), np.int64)  # state, next entry
+    n_entries = 1
+    pool[0] = start
+    table[_find(pool, 0, table)] = 1
+    node[0, 0], node[0, 1], node[0, 2], node[0, 3], node[0, 4] = 0, estimate, -1, -1, 0
+    count = 1
+    while chain.shape[0] <= estimate + 2:
+        chain = np.full(2 * chain.shape[0], -1, np.int64)
+    entries[0, 0], entries[0, 1] = 0, -1
+    chain[estimate] = 0
+    total = estimate
+    highest = estimate
+    expanded = 0
+    while total <= highest:
+        if chain[total] < 0:
+            total += 1
+            continue
+        if total > max_moves:
+            return LIMIT, nothing, expanded
+        s = entries[chain[total], 0]
+        chain[total] = entries[chain[total], 1]
+        if node[s, 4]:
+            continue
+        node[s, 4] = 1
+        if node[s, 1] == 0:
+            length = node[s, 0]
+            actions = np.empty(length, np.int64)
+            for i in range(length - 1, -1, -1):
+                actions[i] = node[s, 3]
+                s = node[s, 2]
+            return SOLVED, actions, expanded
+        expanded += 1
+        for k in range(1, n_boxes + 1):
+            occupied[pool[s, k]] = 1
+        for a in range(4):
+            ahead = pool[s, 0] + deltas[a]
+            if walls[ahead]:
+                continue
+            pushes = occupied[ahead] != 0
+            estimate = int(node[s, 1])
+            beyond = ahead + deltas[a]
+            if pushes:
+                if walls[beyond] or occupied[beyond] or goal_distance[beyond] < 0:
+                    continue
+                estimate += goal_distance[beyond] - goal_distance[ahead]
+                occupied[ahead] = 0
+                occupied[beyond] = 1
+                stuck = _jammed(walls, targets, occupied, deltas, beyond)
+                occupied[ahead] = 1
+                occupied[beyond] = 0
+                if stuck:
+                    continue
+            if count + 1 >= capacity:
+                pool, table = _grown(pool, table, count)
+                node = _doubled(node, count)
+                capacity = pool.shape[0]
+            pool[count] = pool[s]
+            pool[count, 0] = ahead
+            if pushes:
+                _shift_box(pool, count, ahead, beyond)
+            slot = _find(pool, count, table)
+            moves = node[s, 0] + 1
+            if table[slot] == 0:
+                if count >= node_limit:
+                    return LIMIT, nothing, expanded
+                i = count
+                node[i, 4] = 0
+                count += 1
+                table[slot] = count
+            else:
+                i = table[slot] - 1
+                if node[i, 4] or node[i, 0] <= moves:
+                    continue
+            node[i, 0], node[i, 1], node[i, 2], node[i, 3] = moves, estimate, s, a
+            f = moves + estimate
+            if f >= chain.shape[0]:
+                longer = np.full(2 * f, -1, np.int64)
+                longer[: chain.shape[0]] = chain
+                chain = longer
+            if n_entries >= entries.shape[0]:
+                entries = _doubled(entries, n_entries)
+            entries[n_entries, 0], entries[n_entries, 1] = i, chain[f]
+            chain[f] = n_entries
+            n_entries += 1
+            highest = max(highest, f)
+        for k in range(1, n_boxes + 1):
+            occupied[pool[s, k]] = 0
+    return UNSOLVABLE, nothing, expanded

@@ -79,7 +79,7 @@ def execute(jobs: Sequence[Job], out: Path, *, workers: int, device: str, consol
     except BaseException:
         _pool(workers).shutdown(wait=False, kill_workers=True)
         raise
-    _pool(workers).shutdown(wait=True)
+    _pool(workers).shutdown(wait=True, kill_workers=True)  # all is written; a polite end takes seconds
     return results
 
 
@@ -103,10 +103,13 @@ def _ignore_interrupt() -> None:
 
 
 def _in_worker(job: Job, out: Path, device: str, parent: int) -> JobResult:
-    if job.config.kind != "scripted":
-        import torch
+    import torch
 
-        torch.set_num_threads(1)
+    import harness.evaluate  # noqa: F401  (imports are no part of the first job's CPU seconds)
+
+    if job.config.kind != "scripted":
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
+    torch.set_num_threads(1)
     return run_job(job, out, device=device, parent=parent)
 
 

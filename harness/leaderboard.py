@@ -80,7 +80,7 @@ def derive(tables: dict[str, pa.Table]) -> pa.Table:
             not r["headline"],
             r["split"],
             r["mode"] != "sampled",
-            -(r["success"] if r["success"] is not None else -1.0),
+            -r.get("success", -1.0),
             r["entry"],
             r["policy"],
             r["config_id"],
@@ -196,7 +196,13 @@ def print_table(table: pa.Table, console: Console) -> None:
     for key in sorted(by_suite, key=lambda k: (k[0], k[1], not k[2])):
         suite, version, headline = key
         what = "headline splits" if headline else "other splits"
-        console.print(_rich(f"{suite} v{version}: {what}", by_suite[key], greedy, console.width))
+        learned = sorted({r["policy"] for r in by_suite[key] if r["kind"] != "scripted"})
+        title = f"{suite} v{version}, {what}" + (f", policy {learned[0]}" if len(learned) == 1 else "")
+        lines = [
+            _cells(row, greedy.get((row["config_id"], row["split"])), name_policy=len(learned) > 1)
+            for row in by_suite[key]
+        ]
+        console.print(_rich(title, lines, console.width))
     console.print(_LEGEND, markup=False, highlight=False)
     for overrides in sorted({r["overrides"] for r in rows if r["overrides"]}):
         console.print(f"* not the published protocol: {overrides}", markup=False, highlight=False)
@@ -206,20 +212,20 @@ _LEGEND = (
     "success: sampled (greedy only where a row has nothing else). norm.: (success - random) / (optimal - random), both "
     "exact. gain: over the untrained start, paired. n -e: e episodes could not be played."
 )
-_DROPPED_FIRST = ("iter.", "CPU-s", "tokens", "return", "form", "greedy")
+_DROPPED_FIRST = ("iter.", "CPU-s", "tokens", "return", "form", "gain 95 %", "n", "greedy")
 """Columns that a narrow terminal does without, in this order; the file has them all."""
 
 
-def _rich(title: str, rows: list[dict[str, Any]], greedy: dict[tuple[str, str], float | None], width: int) -> Table:
+def _rich(title: str, lines: list[dict[str, str]], width: int) -> Table:
+    from rich.markup import escape
     from rich.table import Table
 
-    lines = [_cells(row, greedy.get((row["config_id"], row["split"]))) for row in rows]
     widths = {name: max(len(line[name]) for line in lines) for name in lines[0]}
     shown = {name: max(size, len(name)) for name, size in widths.items() if size}
     for name in _DROPPED_FIRST:
         if sum(shown.values()) + 3 * len(shown) + 1 > width:
             shown.pop(name, None)
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     for name in shown:
         table.add_column(name, justify="left" if name in ("environment", "entry") else "right", no_wrap=True)
     last = ""
@@ -227,14 +233,14 @@ def _rich(title: str, rows: list[dict[str, Any]], greedy: dict[tuple[str, str], 
         place = line["environment"]
         if last and place != last:
             table.add_section()
-        table.add_row(*("" if name == "environment" and place == last else line[name] for name in shown))
+        table.add_row(*("" if name == "environment" and place == last else escape(line[name]) for name in shown))
         last = place
     return table
 
 
-def _cells(row: dict[str, Any], greedy: float | None) -> dict[str, str]:
+def _cells(row: dict[str, Any], greedy: float | None, *, name_policy: bool) -> dict[str, str]:
     seeds = f" x{row['seeds']}" if row["seeds"] > 1 else ""
-    who = f" ({row['policy']})" if row["kind"] != "scripted" else ""
+    who = f" ({row['policy']})" if name_policy and row["kind"] != "scripted" else ""
     tokens = (row["train_tokens"] or 0) + (row["eval_tokens"] or 0)
     return {
         "environment": f"{row['environment'].rpartition('/')[2]} {row['split']}",
@@ -243,10 +249,11 @@ def _cells(row: dict[str, Any], greedy: float | None) -> dict[str, str]:
         "95 %": "" if row["success"] is None else f"{row['success_low']:.2f}-{row['success_high']:.2f}",
         "greedy": _number(greedy, 3),
         "norm.": _number(row["normalised"], 2),
-        "gain": "" if row["gain"] is None else f"{row['gain']:+.3f} [{row['gain_low']:+.2f}, {row['gain_high']:+.2f}]",
+        "gain": "" if row["gain"] is None else f"{row['gain']:+.3f}",
+        "gain 95 %": "" if row["gain"] is None else f"{row['gain_low']:+.2f} {row['gain_high']:+.2f}",
         "return": _number(row["mean_return"], 2),
         "form": _number(row["well_formed"], 2),
-        "tokens": f"{tokens / 1000:.0f}k" if tokens else "",
+        "tokens": "" if not tokens else f"{tokens:.0f}" if tokens < 10_000 else f"{tokens / 1000:.0f}k",
         "CPU-s": _number(row["cpu_seconds"], 0),
         "iter.": "" if row["iterations"] is None else str(row["iterations"]),
         "n": f"{row['episodes']}" + (f" -{row['n_errors']}" if row["n_errors"] else ""),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -184,7 +183,4 @@ def _list() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    app()

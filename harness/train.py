@@ -280,6 +280,9 @@ def _lock(folder: Path, *, patience: float | None = None) -> Iterator[bool]:
                     yield False
                     return
                 time.sleep(0.1)
+        handle.truncate(0)
+        handle.write(str(os.getpid()))  # for people who wonder who holds it
+        handle.flush()
         yield True
 
 

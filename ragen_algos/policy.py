@@ -10,15 +10,15 @@ characters across that border gives slightly different (always consistent) ids t
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ragen_algos.losses import entropy as token_entropy
-from ragen_algos.losses import gather_log_probs
 from ragen_algos.trajectory import Batch
 
 TINY = ("tiny-mid", "tiny-full")
@@ -26,6 +26,7 @@ TINY = ("tiny-mid", "tiny-full")
 
 _CARD = "ragen_policy.json"
 _PLAIN_TEMPLATE = (
+    "{{ bos_token }}"
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{{ eos_token if m['role'] == 'assistant' else '' }}\n"
     "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 )
@@ -42,7 +43,14 @@ class LanguagePolicy:
         name: Shown in results.
         env_kwargs: How the model wants to see a game (``{"prompt": "compact"}`` for the embedded ones).
         max_new_tokens: Sampled tokens per turn, at most.
+        half: Compute in bfloat16. The weights stay float32: in bfloat16 a step of a usual learning rate is smaller
+            than the distance between two neighbouring weights, and training would silently do nothing.
     """
+
+    primed: str
+    """What the template has already written of every reply: ``<think>`` or nothing."""
+    stop_ids: frozenset[int]
+    """Any of these tokens ends a reply."""
 
     def __init__(
         self,
@@ -52,12 +60,16 @@ class LanguagePolicy:
         name: str = "model",
         env_kwargs: dict[str, Any] | None = None,
         max_new_tokens: int = 400,
+        half: bool = False,
     ) -> None:
         self.model = model.eval()  # Dropout would make log-probabilities at sampling and at training differ.
         self.tokenizer = tokenizer
         self.name = name
         self.env_kwargs = dict(env_kwargs or {})
         self.max_new_tokens = max_new_tokens
+        self.half = half
+        # The few models that cannot leave out logits compute them all.
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._take_template_apart()
 
     # --- loading and saving ---------------------------------------------------------------------------------------
@@ -68,8 +80,8 @@ class LanguagePolicy:
 
         Args:
             name: ``tiny-mid``, ``tiny-full``, a checkpoint folder, or ``hf:NAME_OR_PATH``.
-            device: ``auto`` (CUDA if there is one, for models that are not tiny), ``cpu`` or ``cuda``. On CUDA the
-                weights are bfloat16, elsewhere float32.
+            device: ``auto`` (CUDA if there is one, for models that are not tiny), ``cpu`` or ``cuda``. Weights are
+                float32; on CUDA, models that are not tiny compute in bfloat16.
 
         Raises:
             ValueError: no such policy, or no such device.
@@ -96,14 +108,14 @@ class LanguagePolicy:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         card = Path(path) / _CARD
         settings = json.loads(card.read_text()) if card.is_file() else {}
-        dtype = torch.bfloat16 if device == "cuda" and not settings.get("tiny") else torch.float32
+        tiny = settings.pop("tiny", False)
         # AutoTokenizer would replace a word-level tokenizer by the one usual for the architecture; what we saved
         # ourselves is loaded as it is.
         loader = PreTrainedTokenizerFast if card.is_file() else AutoTokenizer
         tokenizer = loader.from_pretrained(path, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False).to(device)
-        settings.pop("tiny", None)
-        return LanguagePolicy(model, tokenizer, name=name, **settings)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+        half = device == "cuda" and not tiny
+        return LanguagePolicy(model.to(device), tokenizer, name=name, half=half, **settings)
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), tokenizer and settings; :meth:`load` reads the folder."""
@@ -119,6 +131,12 @@ class LanguagePolicy:
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.model.parameters()).device
+
+    @property
+    def context(self) -> float:
+        """Longest sequence the model was made for, in tokens."""
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        return math.inf if longest is None else longest
 
     # --- text to tokens -------------------------------------------------------------------------------------------
 
@@ -154,7 +172,8 @@ class LanguagePolicy:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without the stop token."""
         kept = [i for i in ids if i not in self.stop_ids]
-        text: str = self.tokenizer.decode(kept, skip_special_tokens=False)
+        # "Cleaning up" would move the spaces of what was said.
+        text: str = self.tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
     def _text_ids(self, text: str) -> list[int]:
@@ -177,8 +196,6 @@ class LanguagePolicy:
         tokenizer = self.tokenizer
         if tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no end-of-sequence token")
-        added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
-        self._control_ids = frozenset(i for i, token in added.items() if token.special)
         unknown = tokenizer.unk_token_id
         self._harmless = unknown if unknown is not None else self._template_ids("?")[0]
         system, user, reply, following = _MARKS
@@ -211,25 +228,72 @@ class LanguagePolicy:
         _, _, between, last = cut(
             render(("user", user), ("assistant", reply), ("user", following)), user, reply, following
         )
-        ids = self._template_ids(between)
-        close = [ids[0]] if ids and ids[0] in {*self._control_ids, tokenizer.eos_token_id} else []
-        self._next_turn = close or [tokenizer.eos_token_id], ids[len(close) :], self._template_ids(last)
+        added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
+        special = {i for i, token in added.items() if token.special} | {tokenizer.eos_token_id}
+        # Some templates put a space before the token that ends a reply.
+        ids = next(
+            (ids for text in (between, between.lstrip()) if (ids := self._template_ids(text)) and ids[0] in special),
+            [tokenizer.eos_token_id, *self._template_ids(between)],
+        )
+        self._next_turn = ids[:1], ids[1:], self._template_ids(last)
         configured = getattr(self.model.generation_config, "eos_token_id", None)
         more = configured if isinstance(configured, list) else [configured]
-        self.stop_ids = frozenset(i for i in (*close, tokenizer.eos_token_id, *more) if i is not None)
+        self.stop_ids = frozenset(i for i in (ids[0], tokenizer.eos_token_id, *more) if i is not None)
+        self._control_ids = frozenset(special | self.stop_ids)
+        # Some templates open the thinking themselves; a parser must see it opened.
+        self.primed = "<think>" if last.rstrip().endswith("<think>") else ""
 
     # --- log-probabilities ----------------------------------------------------------------------------------------
 
-    def log_probs(
-        self, batch: Batch, *, with_entropy: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probabilities of a batch's tokens at the batch's temperature, in float32.
+    def precision(self) -> Any:
+        """The context in which the model is called."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.half)
+
+    def logits(self, ids: torch.Tensor, attention: torch.Tensor, columns: torch.Tensor, **cache: Any) -> torch.Tensor:
+        """Raw logits after some columns only: with a large vocabulary they are what fills the memory.
+
+        Args:
+            ids: [N, L] on the policy's device.
+            attention: [N, P + L] with the ``P`` columns that are in the cache already.
+            columns: [C] indices into ``L``.
+            cache: Further arguments of the model.
 
         Returns:
-            ``[N, L]`` log-probabilities (column 0 is 0) and, if asked for, ``[N, L]`` entropies, in nats.
+            [N, C, V].
+        """
+        # Positions from the mask: rows may be padded on either side and have gaps.
+        positions = (attention.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        keep = {"logits_to_keep": columns} if self._keeps_logits else {}
+        with self.precision():
+            out = self.model(
+                input_ids=ids, attention_mask=attention, position_ids=positions, **{"use_cache": False, **keep, **cache}
+            )
+        logits: torch.Tensor = out.logits if keep else out.logits[:, columns]
+        return logits
+
+    def log_probs(
+        self, batch: Batch, *, with_entropy: bool = False, entropy_gradient: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probabilities of the sampled tokens at the batch's temperature, in float32.
+
+        Returns:
+            ``[N, L]`` log-probabilities and, if asked for, ``[N, L]`` entropies of the distributions that the tokens
+            were drawn from, in nats; both 0 where nothing was sampled.
         """
         ids, attention = batch.ids.to(self.device), batch.attention_mask.to(self.device)
-        positions = (attention.cumsum(1) - 1).clamp(min=0)
-        logits = self.model(input_ids=ids, attention_mask=attention, position_ids=positions, use_cache=False).logits
-        logp = gather_log_probs(logits, ids, batch.temperature)
-        return logp, token_entropy(logits, batch.temperature) if with_entropy else None
+        sampled = batch.loss_mask.to(self.device)
+        scored = sampled[:, 1:]  # The logits of column t - 1 score the token of column t.
+        columns = scored.any(0).nonzero().squeeze(1)
+        logits = self.logits(ids, attention, columns)[scored[:, columns]]
+        # Only now, on [M, V] for the M sampled tokens, in float32: a bfloat16 log-softmax is off by up to .04 nats.
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        every = torch.log_softmax(logits / batch.temperature, -1)
+        logp = every.new_zeros(ids.shape)
+        logp[sampled] = every.gather(1, ids[sampled].unsqueeze(1)).squeeze(1)
+        if not with_entropy:
+            return logp, None
+        entropy = every.new_zeros(ids.shape)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
+            finite = every.clamp(min=torch.finfo(every.dtype).min)  # 0 * -inf would be NaN
+            entropy[sampled] = -(every.exp() * finite).sum(-1)
+        return logp, entropy

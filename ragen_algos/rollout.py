@@ -92,6 +92,8 @@ class FunctionPlayer:
         for row in rows:
             try:
                 text = self.function(self._envs[row], self._messages[row], self._rngs[row])
+                if not isinstance(text, str):
+                    raise TypeError(f"the player's function must return text, got {text!r}")
                 replies.append(Reply(text))
                 self._messages[row] = (*self._messages[row], {"role": "assistant", "content": text})
             except Exception as error:
@@ -148,7 +150,7 @@ def rollout(
     """
     kwargs = {**player.env_kwargs, **(env_kwargs or {})}
     first = make_env(env_id, kwargs)
-    envs = [first, *(TextEnv(first.game, **_protocol_kwargs(first)) for _ in seeds[1:])]
+    envs = [first, *(type(first)(first.game, **_protocol_kwargs(first)) for _ in seeds[1:])]
     prompts: list[Messages] = []
     out: list[Trajectory] = []
     for env, s in zip(envs, seeds, strict=False):
@@ -177,7 +179,7 @@ def rollout(
             if reply.error:
                 episode.error = reply.error
                 continue
-            used = envs[row].actions_left
+            actions_left = envs[row].actions_left
             try:
                 messages, reward, terminated, truncated, info = envs[row].step(
                     reply.text, finish_reason=reply.finish_reason
@@ -193,7 +195,7 @@ def rollout(
                     status=info["action_status"],
                     format_ok=info["format_ok"],
                     executed=info["action_executed"],
-                    n_actions=used - envs[row].actions_left,
+                    n_actions=actions_left - envs[row].actions_left,
                     reward=reward,
                     penalty=0.0 if info["format_ok"] else envs[row].format_penalty,
                     state_key=info["state_hash"],

@@ -32,6 +32,9 @@ class Sampler:
             distribution, so that log-probabilities are those of the tokens' true distribution.
         greedy: Take the most likely token; log-probabilities are then those at temperature 1.
         max_new_tokens: Sampled tokens per turn; the policy's own limit by default.
+
+    Raises:
+        ValueError: a temperature or a limit that is not positive.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class Sampler:
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature must be positive, got {temperature}; use greedy=True for the limit of 0")
+        if max_new_tokens is not None and max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
         self.policy = policy
         self.temperature = 1.0 if greedy else float(temperature)
         self.greedy = greedy
@@ -65,9 +70,15 @@ class Sampler:
         self._cache: Any = DynamicCache()
         self._mask = torch.zeros(len(prompts), 0, dtype=torch.long, device=self.policy.device)
 
-    @torch.no_grad()
     def reply(self, rows: Sequence[int]) -> list[Reply]:
-        rows = list(rows)
+        # A conversation that would outgrow the model is an error of that episode alone.
+        fit = [r for r in rows if len(self._ids[r]) + self.max_new_tokens <= self.policy.context]
+        with torch.no_grad(), self.policy.precision():
+            replies = dict(zip(fit, self._reply(fit), strict=True)) if fit else {}
+        too_long = f"the conversation does not fit into the model's {self.policy.context} tokens"
+        return [replies.get(r) or Reply("", error=too_long) for r in rows]
+
+    def _reply(self, rows: list[int]) -> list[Reply]:
         if rows != self._alive:
             kept = torch.tensor([self._alive.index(r) for r in rows], device=self.policy.device)
             self._cache.batch_select_indices(kept)
@@ -83,7 +94,7 @@ class Sampler:
         open_rows = np.ones(n, bool)
         for step in range(limit):
             tokens, logp = self._choose(logits, uniform[:, step])
-            for i in np.flatnonzero(open_rows):
+            for i in map(int, np.flatnonzero(open_rows)):
                 sampled[i].append(int(tokens[i]))
                 logps[i].append(float(logp[i]))
                 if int(tokens[i]) in stop_ids:
@@ -103,7 +114,7 @@ class Sampler:
             self._pending[r] = [sampled[i][-1]]
             replies.append(
                 Reply(
-                    self.policy.decode(sampled[i]),
+                    self.policy.primed + self.policy.decode(sampled[i]),
                     finish_reason="stop" if self._stopped[r] else "length",
                     n_tokens=len(sampled[i]),
                 )
@@ -140,20 +151,16 @@ class Sampler:
         for i, piece in enumerate(pieces):
             ids[i, : len(piece)] = piece
             new[i, : len(piece)] = 1
-        lengths = torch.from_numpy(new.sum(1)).to(device)
-        fresh = torch.from_numpy(new).to(device)
-        positions = (self._mask.sum(1, keepdim=True) + fresh.cumsum(1) - 1).clamp(min=0)
-        self._mask = torch.cat([self._mask, fresh], 1)
-        out = self.policy.model(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=self._mask,
-            position_ids=positions,
+        self._mask = torch.cat([self._mask, torch.from_numpy(new).to(device)], 1)
+        last, where = np.unique((new.sum(1) - 1).clip(min=0), return_inverse=True)
+        logits = self.policy.logits(
+            torch.from_numpy(ids).to(device),
+            self._mask,
+            torch.from_numpy(last).to(device),
             use_cache=True,
             **{self._cache_argument: self._cache},
         )
-        last = (lengths - 1).clamp(min=0)
-        logits: torch.Tensor = out.logits[torch.arange(len(pieces), device=device), last]
-        return logits
+        return logits[torch.arange(len(pieces), device=device), torch.from_numpy(where).to(device)]
 
     def _choose(self, logits: torch.Tensor, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pick a token per row (inverse of the cumulative distribution) and its log-probability."""

@@ -16,6 +16,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,16 @@ class TrainConfig:
     """Iterations between checkpoints; the last iteration always leaves one."""
     max_new_tokens: int | None = None
     """Sampled tokens per turn; the policy's own limit by default."""
-    micro_batch: int = 64
-    """Rows per forward pass; changes memory, never results."""
+    micro_batch: int = 16
+    """Rows per forward pass, of similar length; changes memory and speed, results only by float rounding."""
 
     def __post_init__(self) -> None:
         for name in ("iterations", "groups", "group_size", "checkpoint_every", "micro_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.temperature <= 0:
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if not self.temperature > 0:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
 
 
@@ -81,6 +84,7 @@ class Critic(torch.nn.Module):
         torch.nn.init.zeros_(self.head.bias)
         self.to(policy.device)
         self.eval()
+        self.precision = policy.precision
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns:
@@ -89,7 +93,8 @@ class Critic(torch.nn.Module):
         device = self.head.weight.device
         ids, attention = batch.ids.to(device), batch.attention_mask.to(device)
         positions = (attention.cumsum(1) - 1).clamp(min=0)
-        out = self.backbone(input_ids=ids, attention_mask=attention, position_ids=positions, use_cache=False)
+        with self.precision():
+            out = self.backbone(input_ids=ids, attention_mask=attention, position_ids=positions, use_cache=False)
         after = self.head(out.last_hidden_state.to(self.head.weight.dtype)).squeeze(-1).float()
         last = attention.sum(1) - 1
         values = torch.cat([torch.zeros_like(after[:, :1]), after[:, :-1]], 1)
@@ -153,7 +158,7 @@ class Trainer:
         """
         self._resume()
         start = len(self.metrics)
-        steps = range(start, self.config.iterations)
+        steps: Any = range(start, self.config.iterations)
         if self.progress:
             from tqdm import tqdm
 
@@ -164,9 +169,7 @@ class Trainer:
             if self.progress:
                 steps.set_postfix(success=f"{row['success']:.2f}", ret=f"{row['mean_return']:.2f}")
             done = iteration + 1
-            if self.folder is not None and (
-                done % self.config.checkpoint_every == 0 or done == self.config.iterations
-            ):
+            if self.folder is not None and (done % self.config.checkpoint_every == 0 or done == self.config.iterations):
                 self._save(done)
             if self.on_iteration is not None:
                 self.on_iteration(row)
@@ -207,10 +210,11 @@ class Trainer:
         algorithm = self.algorithm
         order = torch.argsort(batch.attention_mask.sum(1), stable=True)
         # Sampling's log-probabilities are the old ones in float32; in bfloat16 the two passes differ too much.
-        exact = next(self.policy.model.parameters()).dtype == torch.float32
-        ref_logp = self._reference_logp(batch, order)
+        exact = next(self.policy.model.parameters()).dtype == torch.float32 and not self.policy.half
+        ref_logp = self._no_grad_logp(batch, order, self.reference) if algorithm.needs_reference else None
         if not exact:
             batch.logp = self._no_grad_logp(batch, order, self.policy.model)
+        kl_start = self._kl_to_start(batch, order)
         values = targets = None
         if self.critic is not None:
             values, bootstrap = self._values(batch, order)
@@ -225,21 +229,26 @@ class Trainer:
         mask = batch.loss_mask
         seen: dict[str, list[float]] = {k: [] for k in ("loss", "grad_norm", "critic_loss", "clip_fraction")}
         entropy = torch.zeros_like(batch.logp)
-        gap = kl_start = 0.0
-        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.config.seed, iteration, 1]).generate_state(1)[0]))
-        # Zero gradients would still move parameters through Adam's momentum, so nothing to learn means no step.
-        something = bool((advantages != 0).any()) or algorithm.entropy_coef > 0 or algorithm.kl_coef > 0
+        gap = 0.0
+        seed = np.random.SeedSequence([self.config.seed, iteration, 1]).generate_state(1)
+        generator = torch.Generator().manual_seed(int(seed[0]))
+        skipped = 0
         for epoch in range(algorithm.epochs):
             shuffled = torch.randperm(len(batch), generator=generator)
             for step, rows in enumerate(shuffled.chunk(algorithm.minibatches)):
                 first = epoch == 0 and step == 0
+                # Adam scales whatever there is to a full step, be it momentum or an entropy bonus alone: without any
+                # advantage to learn from there is no step.
+                something = bool((advantages[rows] != 0).any())
                 denominator = algorithm.denominator(mask[rows])
                 self.optimizer.zero_grad(set_to_none=True)
                 total, clipped, n_tokens = 0.0, 0.0, max(1, int(mask[rows].sum()))
                 for index in self._micro(batch, rows):
                     part = batch.rows(index)
                     width = part.ids.shape[1]
-                    logp, ent = self.policy.log_probs(part, with_entropy=True)
+                    logp, ent = self.policy.log_probs(
+                        part, with_entropy=True, entropy_gradient=algorithm.entropy_coef > 0
+                    )
                     assert ent is not None
                     sampled = part.loss_mask.to(logp.device)
                     old = part.logp.to(logp.device)
@@ -266,14 +275,22 @@ class Trainer:
                     if something:
                         loss.backward()
                     total += float(loss.detach())
+                good = True
                 if something:
-                    seen["grad_norm"].append(self._step(self.optimizer, self.policy.model, total))
+                    norm = self._step(self.optimizer, self.policy.model, total)
+                    good = math.isfinite(norm)
+                    self.optimizer_steps += good
+                    seen["grad_norm"].append(norm)
                 seen["loss"].append(total)
                 seen["clip_fraction"].append(clipped / n_tokens)
                 if targets is not None and values is not None:
-                    seen["critic_loss"].append(self._critic_step(batch, rows, values, targets))
-        if something:
-            kl_start = self._kl_to_start(batch, order)
+                    critic_loss, norm = self._critic_step(batch, rows, values, targets)
+                    good = good and math.isfinite(norm)
+                    seen["critic_loss"].append(critic_loss)
+                skipped += not good
+                self.bad_steps = 0 if good else self.bad_steps + 1
+                if self.bad_steps >= MAX_BAD_STEPS:
+                    raise TrainingError(f"{MAX_BAD_STEPS} non-finite updates in a row, the last with loss {total}")
         count = max(1, int(mask.sum()))
         return {
             "loss": _mean(seen["loss"]),
@@ -283,29 +300,28 @@ class Trainer:
             "entropy": float(entropy[mask].sum()) / count,
             "kl_to_start": kl_start,
             "logp_gap": gap,
+            "skipped_steps": skipped,
         }
 
-    def _micro(self, batch: Batch, rows: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _micro(self, batch: Batch, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Micro-batches of similar length: less padding, the same sums."""
         lengths = batch.attention_mask[rows].sum(1)
-        for index in rows[torch.argsort(lengths, stable=True)].split(self.config.micro_batch):
-            yield index
+        return rows[torch.argsort(lengths, stable=True)].split(self.config.micro_batch)
 
     def _step(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module, loss: float) -> float:
+        """Take the step if loss and gradients are finite. Returns the norm of the gradients, NaN if not taken."""
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.algorithm.max_grad_norm))
         if not (math.isfinite(norm) and math.isfinite(loss)):
-            self.bad_steps += 1
-            if self.bad_steps >= MAX_BAD_STEPS:
-                raise TrainingError(f"{MAX_BAD_STEPS} non-finite updates in a row (loss {loss}, gradient norm {norm})")
             return math.nan
         optimizer.step()
-        if model is self.policy.model:
-            self.bad_steps = 0
-            self.optimizer_steps += 1
         return norm
 
-    def _critic_step(self, batch: Batch, rows: torch.Tensor, values: torch.Tensor, targets: torch.Tensor) -> float:
-        assert self.critic is not None and self.critic_optimizer is not None
+    def _critic_step(
+        self, batch: Batch, rows: torch.Tensor, values: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[float, float]:
+        """Loss of the critic, and the norm of its gradients as in :meth:`_step`."""
+        assert self.critic is not None
+        assert self.critic_optimizer is not None
         denominator = self.algorithm.denominator(batch.loss_mask[rows])
         self.critic_optimizer.zero_grad(set_to_none=True)
         total = 0.0
@@ -322,8 +338,7 @@ class Trainer:
             )
             loss.backward()
             total += float(loss.detach())
-        self._step(self.critic_optimizer, self.critic, total)
-        return total
+        return total, self._step(self.critic_optimizer, self.critic, total)
 
     # --- forward passes without gradient --------------------------------------------------------------------------
 
@@ -342,17 +357,20 @@ class Trainer:
     @torch.no_grad()
     def _no_grad_logp(self, batch: Batch, order: torch.Tensor, model: Any) -> torch.Tensor:
         out = torch.zeros(batch.ids.shape, dtype=torch.float32)
-        current, self.policy.model = self.policy.model, model
-        try:
+        with self._acting(model):
             for index in order.split(self.config.micro_batch):
                 logp, _ = self.policy.log_probs(batch.rows(index))
                 out[index, : logp.shape[1]] = logp.float().cpu()
+        return out
+
+    @contextmanager
+    def _acting(self, model: Any) -> Iterator[None]:
+        """The policy with other weights."""
+        current, self.policy.model = self.policy.model, model
+        try:
+            yield
         finally:
             self.policy.model = current
-        return torch.where(batch.loss_mask, out, 0.0)
-
-    def _reference_logp(self, batch: Batch, order: torch.Tensor) -> torch.Tensor | None:
-        return self._no_grad_logp(batch, order, self.reference) if self.algorithm.needs_reference else None
 
     def _kl_to_start(self, batch: Batch, order: torch.Tensor) -> float:
         """Mean k3 of the policy that sampled the batch to the start, in nats per token, on at most 32 episodes."""
@@ -360,7 +378,7 @@ class Trainer:
         part = batch.rows(some)
         ref = self._no_grad_logp(part, torch.arange(len(part)), self.reference)
         kl = kl_penalty(part.logp, ref, "k3", part.loss_mask)
-        return float(kl[part.loss_mask].mean())
+        return float(kl.sum()) / max(1, int(part.loss_mask.sum()))
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -378,11 +396,9 @@ class Trainer:
         from safetensors.torch import save_model
 
         assert self.folder is not None
-        start = self.folder / "start"
-        if not start.exists():
-            current, self.policy.model = self.policy.model, self.reference
-            _write_folder(start, self.policy.save)
-            self.policy.model = current
+        if not any(self.folder.glob("iteration-*")):
+            with self._acting(self.reference):
+                _write_folder(self.folder / "start", self.policy.save)
 
         def write(folder: Path) -> None:
             self.policy.save(folder / "policy")
@@ -407,10 +423,12 @@ class Trainer:
             shutil.rmtree(old)
 
     def _resume(self) -> None:
-        from safetensors.torch import load_file, load_model
+        from safetensors.torch import load_model
 
         if self.folder is None or self.metrics:
             return
+        for unfinished in self.folder.glob(".*.writing"):
+            shutil.rmtree(unfinished)
         found = sorted(self.folder.glob("iteration-*"))
         if not found:
             return
@@ -418,16 +436,12 @@ class Trainer:
         state = json.loads((folder / "state.json").read_text())
         if state["identity"] != json.loads(json.dumps(self._identity())):
             raise ValueError(f"{self.folder.name} holds a checkpoint of another run; choose another folder")
-        if len(state["metrics"]) > self.config.iterations:
-            raise ValueError(
-                f"the checkpoint has {len(state['metrics'])} iterations, more than the {self.config.iterations} asked for"
-            )
-        # Strict except for tied weights, which safetensors stores once.
-        weights = load_file(folder / "policy" / "model.safetensors", device=str(self.policy.device))
-        missing, unexpected = self.policy.model.load_state_dict(weights, strict=False)
-        tied = set(getattr(self.policy.model, "all_tied_weights_keys", None) or {})
-        if unexpected or set(missing) - tied:
-            raise ValueError(f"checkpoint and model do not fit: missing {missing}, unexpected {unexpected}")
+        done = len(state["metrics"])
+        if done > self.config.iterations:
+            raise ValueError(f"the checkpoint has {done} iterations, more than the {self.config.iterations} asked for")
+        for model, kept in ((self.policy.model, folder / "policy"), (self.reference, self.folder / "start")):
+            # On the CPU, where weights are float32 whatever they are here.
+            model.load_state_dict(LanguagePolicy.load(str(kept), device="cpu").model.state_dict())
         optimizers = torch.load(folder / "optimizers.pt", weights_only=True, map_location=self.policy.device)
         self.optimizer.load_state_dict(optimizers["policy"])
         if self.critic is not None and self.critic_optimizer is not None:
@@ -467,7 +481,7 @@ def _mean(values: list[float]) -> float:
 
 def _write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a folder so that it either exists whole or not at all."""
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    temporary = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     write(temporary)

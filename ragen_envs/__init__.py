@@ -1,7 +1,6 @@
-"""Text environments with exact oracles. ``import ragen_envs`` registers them with Gymnasium::
+"""Text environments with exact oracles.
 
-    import gymnasium, ragen_envs
-    env = gymnasium.make("ragen/Sokoban-v0")
+``import ragen_envs`` registers them with Gymnasium; then ``gymnasium.make("ragen/Sokoban-v0")`` plays one.
 """
 
 from ragen_envs.game import Expectation, Game, OracleValue, Outcome, Plan

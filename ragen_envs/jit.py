@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -23,9 +23,9 @@ def njit(function: F) -> F:
     """Compile ``function`` with numba."""
     global _warned
     try:
-        return numba.njit(cache=True)(function)
+        return cast(F, numba.njit(cache=True)(function))
     except RuntimeError:
         if not _warned:
             warnings.warn("numba found no writable cache folder: compiling in this process only", stacklevel=2)
             _warned = True
-        return numba.njit(function)
+        return cast(F, numba.njit(function))

@@ -109,6 +109,9 @@ def _name_table(names: tuple[str, ...]) -> tuple[dict[str, int], int]:
     table = {_fold(name): i for i, name in enumerate(names)}
     if len(table) < len(names):
         raise ValueError(f"action names must differ after NFKC and case folding, got {names}")
+    for name in names:
+        if not _fold(name) or SEPARATOR in name:
+            raise ValueError(f"an action name has visible text and no {SEPARATOR} in it, got {name!r}")
     return table, 8 * max(map(len, table), default=0) + 16
 
 
@@ -128,7 +131,7 @@ def parse_action_list(answer: str, names: Sequence[str], *, max_actions: int) ->
     dropped = max(0, len(segments) - max_actions)
     if not segments:
         return (), "empty_answer", 0
-    actions = []
+    actions: list[int] = []
     for segment in islice(segments, max_actions):
         # Normalising is not linear on hostile runs of combining marks, so text far too long for a name is not tried.
         index = table.get(_fold(segment)) if len(segment) <= longest else None
@@ -219,7 +222,11 @@ def example_turn(action_names: Sequence[str], *, max_actions: int, reasoning: st
 def format_rules(action_names: Sequence[str], *, max_actions: int, reasoning: str) -> str:
     """How to write a turn, with an example."""
     think = "First reason inside <think> and </think>, then give " if reasoning == "required" else "Give "
-    count = "exactly one action" if max_actions == 1 else f"one to {max_actions} actions, separated by {SEPARATOR}"
+    count = (
+        "exactly one action"
+        if max_actions == 1
+        else f"one to {max_actions} actions, separated by {SEPARATOR} and carried out in that order"
+    )
     return (
         f"{think}your move inside <answer> and </answer>: {count}. Write nothing outside these tags.\n"
         f"Example of the form: {example_turn(action_names, max_actions=max_actions, reasoning=reasoning)}"
@@ -236,9 +243,12 @@ FAILURES = {
     "illegal_action": "an action was not allowed at that moment; it and what followed it were not done.",
     "too_many": "too many actions were given; the surplus was dropped.",
     "multiple_answers": "several answer blocks were given; only the last one counted.",
-    "no_think": "the think block was missing.",
+    "no_think": "the think block was missing; the actions counted all the same.",
 }
 """What the next observation says after each status other than ``ok``."""
+
+STRAY_TEXT = "there was text outside the tags, or a block too many; the actions counted all the same."
+"""What it says after a turn of status ``ok`` that was badly formed all the same."""
 
 REPEAT_FORMAT = ("no_answer", "length")
 """After these the observation repeats the rules of form; elsewhere that would teach the wrong correction."""

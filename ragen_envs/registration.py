@@ -74,6 +74,9 @@ TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+_ENTRY_POINT = "ragen_envs.text_env:TextEnv"
+
+
 def register(id: str, game: str, **kwargs: Any) -> None:
     """Register a game of your own so that ``gymnasium.make(id)`` plays it as a text environment.
 
@@ -81,9 +84,15 @@ def register(id: str, game: str, **kwargs: Any) -> None:
         id: For example ``"mylab/Maze-v0"``.
         game: ``"module:Class"`` of a :class:`ragen_envs.Game`.
         kwargs: JSON values for the game and for :class:`ragen_envs.TextEnv`.
+
+    Raises:
+        ValueError: the id is taken by something else. Registering the same thing twice is harmless.
     """
+    wanted = {"game": game, **kwargs}
     if id not in gymnasium.registry:
-        gymnasium.register(id, entry_point="ragen_envs.text_env:TextEnv", kwargs={"game": game, **kwargs})
+        gymnasium.register(id, entry_point=_ENTRY_POINT, kwargs=wanted)
+    elif (gymnasium.registry[id].entry_point, gymnasium.registry[id].kwargs) != (_ENTRY_POINT, wanted):
+        raise ValueError(f"{id} is registered already, with other contents: give the new one another version number")
 
 
 def register_all() -> None:

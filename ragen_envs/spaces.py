@@ -14,18 +14,27 @@ from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Text
 from gymnasium.vector.utils import create_shared_memory
 
+SAMPLE_EXTRA = 256
 _SAMPLED = string.ascii_letters + string.digits + string.punctuation + " \n\t"
 
 
 class FreeText(Text):
     """Any ``str`` whose length lies between ``min_length`` and ``max_length``.
 
-    Samples are printable ASCII, newline and tab, from an ordered set, so that seeds reproduce in every process.
+    Samples are printable ASCII, newline and tab, from an ordered set, so that seeds reproduce in every process. They
+    are short: at most ``SAMPLE_EXTRA`` characters more than ``min_length``, however long a member may be.
     ``AsyncVectorEnv`` with shared memory refuses this space: it would return garbage (pass ``shared_memory=False``).
     """
 
     def __init__(self, max_length: int, *, min_length: int = 0, seed: int | np.random.Generator | None = None) -> None:
         super().__init__(max_length, min_length=min_length, charset=_SAMPLED, seed=seed)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """A random member; ``mask`` and ``probability`` as for ``gymnasium.spaces.Text``."""
+        if mask is None and probability is None:
+            longest = min(self.max_length, self.min_length + SAMPLE_EXTRA)
+            mask = (self.np_random.integers(self.min_length, longest + 1), None)
+        return super().sample(mask, probability)
 
     def contains(self, x: Any) -> bool:
         """Membership, in constant time."""

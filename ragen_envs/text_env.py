@@ -24,7 +24,7 @@ from ragen_envs.game import Game, Plan, digest
 from ragen_envs.spaces import FreeText
 from ragen_envs.splits import SPLITS
 
-MAX_TEXT = 1 << 15
+MAX_TEXT = 1 << 20
 """Longest text in the spaces, in characters. ``step`` reads longer ones too."""
 
 _SPLIT_TRIES = 20_000
@@ -39,15 +39,16 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     Action (``action``):
         ``text``: what the model wrote. ``discrete``: one primitive action per step; then a step has no form that could
-        be wrong, no penalty, and only ``max_actions`` limits the episode.
+        be wrong, no penalty, and only ``max_actions`` limits the episode. An action that is illegal at that moment
+        changes nothing and is counted.
 
     Reward:
         Sum of the game's rewards over the actions of the turn, plus ``format_penalty`` if the turn was badly formed.
 
     End of episode:
         ``terminated`` when the game ends (goal, hole, solved). ``truncated`` when turns or actions are used up. Both
-        only when the game ends exactly on the limit. With ``max_turns=1`` the end of the only turn is part of the game,
-        so the episode then terminates and is never truncated.
+        only when the game ends exactly on the limit. With ``max_turns=1`` (discrete actions: ``max_actions=1``) the end
+        of the only step is part of the game, so the episode then terminates and is never truncated.
 
     Info:
         The keys of :meth:`info_keys`, in every ``reset`` and ``step``, always of the same types.
@@ -75,7 +76,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
         TypeError: an argument is known neither here nor to the game.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # Gymnasium declares it without ClassVar
+        "render_modes": ["ansi", "rgb_array"],
+        "render_fps": 4,
+    }
 
     def __init__(
         self,
@@ -117,7 +121,8 @@ class TextEnv(gymnasium.Env[Any, Any]):
         for name, value in budgets.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if not (math.isfinite(format_penalty) and format_penalty <= 0):
+        number = isinstance(format_penalty, int | float) and not isinstance(format_penalty, bool)
+        if not (number and math.isfinite(format_penalty) and format_penalty <= 0):
             raise ValueError(f"format_penalty must be 0 or negative, got {format_penalty!r}")
         allowed = max_actions if action == "discrete" else min(max_actions, max_turns * max_actions_per_turn)
         needed = self.game.longest_optimum
@@ -158,9 +163,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     # --- Gymnasium ------------------------------------------------------------------------------------------------
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
 
         Args:
@@ -170,7 +173,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 object, its JSON value, or the game's notation.
 
         Raises:
-            ValueError: unknown option, or an invalid level.
+            ValueError: unknown option, or an invalid level or seed. The episode in progress then goes on as it was.
         """
         super().reset(seed=seed)
         options = dict(options or {})
@@ -180,29 +183,32 @@ class TextEnv(gymnasium.Env[Any, Any]):
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         luck = options.get("dynamics_seed")
-        if luck is None or self.group_noise == "common":
+        if luck is None:
             luck = seed
-        self._rng = _stream(int(luck), 1)
-        self.level = self._draw_level(seed) if options.get("level") is None else self._own_level(options["level"])
-        self.state = self.game.initial(self.level)
+        elif isinstance(luck, bool) or not isinstance(luck, int | np.integer) or luck < 0:
+            raise ValueError(f"dynamics_seed must be a whole number of at least 0, got {luck!r}")
+        if self.group_noise == "common":
+            luck = seed
+        level = self._draw_level(seed) if options.get("level") is None else self._own_level(options["level"])
+        state = self.game.initial(level)
         if self.observation_mode == "grid":
-            shape, wanted = self.game.grid(self.state).shape, self.observation_space.shape
+            shape, wanted = self.game.grid(state).shape, self.observation_space.shape
             if shape != wanted:
                 raise ValueError(f"grid observations of this env have shape {wanted}, the level has {shape}")
+        self.level, self.state, self._rng = level, state, _stream(int(luck), 1)
         self._turn = self._actions_used = self._n_invalid = 0
         self._over = False
         self._messages = self._opening()
         self._info = self._describe_turn("", (), (), "", False, False, 0, False)
         return self._observe(), copy.deepcopy(self._info)
 
-    def step(
-        self, action: Any, *, finish_reason: str = "stop"
-    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any, *, finish_reason: str = "stop") -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one turn (or, with discrete actions, one primitive action).
 
         Args:
             action: The model's text, or an action index.
-            finish_reason: ``length`` if the text was cut off by a token limit, so that the status can say so.
+            finish_reason: ``length`` if the text was cut off by a token limit, so that the status can say so
+                (on the unwrapped env: Gymnasium wrappers do not pass it on).
 
         Raises:
             RuntimeError: the episode is over or was never reset.
@@ -217,7 +223,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
             wanted: tuple[int, ...] = (int(action),)
             status, format_ok, dropped, raw = "ok", True, 0, ""
         else:
-            raw = action if isinstance(action, str) else ""
+            raw = str(action) if isinstance(action, str) else ""  # no np.str_ in info
             wanted, status, format_ok, dropped, _ = protocol.read_turn(
                 raw,
                 lambda answer: self.game.parse_answer(answer, self.state, max_actions=self.max_actions_per_turn),
@@ -246,16 +252,18 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._turn += 1
         penalty = 0.0 if format_ok else self.format_penalty
         self._n_invalid += not format_ok
+        if self.action_mode == "discrete":
+            penalty, self._actions_used = 0.0, self._turn
 
         out_of_turns = self.action_mode == "text" and self._turn >= self.max_turns
         truncated = out_of_turns or self._actions_used >= self.max_actions
-        if self.max_turns == 1 and self.action_mode == "text":
+        if (self.max_turns if self.action_mode == "text" else self.max_actions) == 1:
             terminated, truncated = True, False
         self._over = terminated or truncated
 
         self._info = self._describe_turn(raw, wanted, executed, status, format_ok, effective, dropped, success)
         if self.action_mode == "text":
-            feedback = self._feedback(executed, status, reward, penalty)
+            feedback = self._feedback(executed, status, format_ok, reward, penalty)
             self._messages = (
                 *self._messages,
                 {"role": "assistant", "content": raw},
@@ -322,13 +330,14 @@ class TextEnv(gymnasium.Env[Any, Any]):
             The observation and info of that moment.
 
         Raises:
-            ValueError: the snapshot is of another game.
+            ValueError: the snapshot is of another game, or of a level that this game cannot play.
         """
         if snapshot.get("game") != self.game.name:
             raise ValueError(f"this is a snapshot of {snapshot.get('game')!r}, not of {self.game.name!r}")
         snapshot = copy.deepcopy(snapshot)
-        self.level = self.game.load_level(snapshot["level"])
-        self.state = self.game.load_state(self.level, snapshot["state"])
+        level = self.game.load_level(snapshot["level"])
+        self.state = self.game.load_state(level, snapshot["state"])
+        self.level = level
         self._turn, self._actions_used = snapshot["turn"], snapshot["actions_used"]
         self._n_invalid, self._over = snapshot["n_invalid"], snapshot["over"]
         self._rng.bit_generator.state = snapshot["dynamics"]
@@ -355,7 +364,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     def _own_level(self, data: Any) -> Any:
         if dataclasses.is_dataclass(data) and not isinstance(data, type):
-            data = self.game.dump_level(data)
+            try:
+                data = self.game.dump_level(data)
+            except (AttributeError, KeyError, TypeError):
+                raise ValueError(f"this is not a level of {self.game.name}: {data!r}") from None
         return self.game.load_level(data)
 
     def _observe(self) -> Any:
@@ -380,7 +392,14 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 max_actions=min(self.max_actions_per_turn, self.max_actions),
                 reasoning=self.reasoning,
             )
-            rules = f"{rules}\n\nYou have {turns} and {actions} in all.\n{form}"
+            budget = f"You have {turns} and {actions} in all."
+            if self.max_turns > 1:
+                budget += " The episode ends when either runs out, if not before."
+                if min(self.max_actions_per_turn, self.max_actions) > 1:
+                    budget += " You see the state between turns, not between the actions of a turn."
+            if self.format_penalty:
+                form += f"\nA turn in any other form costs {-self.format_penalty:.6g} of reward."
+            rules = f"{rules}\n\n{budget}\n{form}"
         return ({"role": "system", "content": rules}, user)
 
     def _state_text(self) -> str:
@@ -393,15 +412,17 @@ class TextEnv(gymnasium.Env[Any, Any]):
             return f"Actions left: {self.actions_left}. State:\n{state}"
         return f"Turn {self._turn + 1} of {self.max_turns}, actions left: {self.actions_left}. State:\n{state}"
 
-    def _feedback(self, executed: Sequence[int], status: str, reward: float, penalty: float) -> str:
+    def _feedback(self, executed: Sequence[int], status: str, format_ok: bool, reward: float, penalty: float) -> str:
         if self.prompt == "compact":
             note = "" if status == "ok" else f"\nnote {status}"
             return self._state_text() + note
         names = self.game.action_names(self.level)
-        done = f" {protocol.SEPARATOR} ".join(names[a] for a in executed) or "nothing"
+        done = f" {protocol.SEPARATOR} ".join(names[a] for a in executed) or "no action"
         lines = [f"Last turn: {done}. Reward {reward:.6g}."]
         if status != "ok":
             lines.append(f"Problem: {protocol.FAILURES[status]}")
+        elif not format_ok:
+            lines.append(f"Problem: {protocol.STRAY_TEXT}")
         if penalty:
             lines.append(f"Penalty for form {penalty:.6g}.")
         lines.append(self._state_text())
@@ -494,12 +515,18 @@ def _build_game(game: Game[Any, Any] | str, kwargs: dict[str, Any]) -> Game[Any,
         if kwargs:
             raise TypeError(f"unknown arguments {sorted(kwargs)} (the game is already built)")
         return game
+    if not isinstance(game, str):
+        raise TypeError(f"game must be a Game or 'module:Class', got {game!r}")
     module, _, attribute = game.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"a game is named 'module:Class', got {game!r}")
     built = getattr(importlib.import_module(module), attribute)
     known = set(inspect.signature(built).parameters)
     unknown = sorted(set(kwargs) - known)
     if unknown:
-        protocol_kwargs = [p for p in inspect.signature(TextEnv.__init__).parameters if p not in ("self", "game_kwargs")]
+        protocol_kwargs = [
+            p for p in inspect.signature(TextEnv.__init__).parameters if p not in ("self", "game_kwargs")
+        ]
         raise TypeError(
             f"unknown arguments {unknown}: {attribute} takes {sorted(known)}, every text environment {protocol_kwargs}"
         )

@@ -236,13 +236,15 @@ class FrozenLake(Game[LakeLevel, LakeState]):
         if self.slip > 0.0:
             ice = (
                 f"The ice is slippery: with a chance of {_percent(self.slip)} a move goes sideways instead of where "
-                f"you meant, to either side with {_percent(self.slip / 2)}."
+                f"you meant ({_percent(self.slip / 2)} for each of the two sides)."
             )
         else:
             ice = "The ice is not slippery: every move goes where you meant."
         parts = [
             "You walk over a frozen lake and want to reach the goal without falling into a hole. "
-            "Each action moves you one cell. " + ice + " A move off the board leaves you where you are. "
+            f"The actions {', '.join(ACTIONS)} each move you one cell. "
+            + ice
+            + " A move off the board leaves you where you are. "
             "Reaching the goal gives a reward of 1 and ends the game; falling into a hole gives 0 and ends it too."
         ]
         if view != "grid":

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, bootstrap
+
+from harness import stats
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 16), (16, 16), (7, 16), (128, 256), (1, 1)])
+def test_wilson_equals_scipy(k: int, n: int) -> None:
+    expected = binomtest(k, n).proportion_ci(0.95, method="wilson")
+    assert stats.wilson(k, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_rejects_nonsense() -> None:
+    for k, n in ((1, 0), (3, 2), (-1, 2)):
+        with pytest.raises(ValueError, match="successes"):
+            stats.wilson(k, n)
+
+
+def test_one_seed_is_wilson_without_the_missing() -> None:
+    found = stats.success_rate(np.array([[1.0, 0.0, math.nan, 1.0]]))
+    assert found is not None
+    assert found.mean == pytest.approx(2 / 3)
+    assert (found.low, found.high) == stats.wilson(2, 3)
+    assert stats.success_rate(np.array([[math.nan]])) is None
+
+
+def test_paired_bootstrap_over_levels_equals_scipy() -> None:
+    rng = np.random.default_rng(1)
+    before = (rng.random(200) < 0.3).astype(float)
+    after = np.maximum(before, rng.random(200) < 0.2)
+    found = stats.paired_gain(after[None, :], before)
+    expected = bootstrap(((after - before),), np.mean, method="percentile", n_resamples=4000, rng=2).confidence_interval
+    assert found is not None
+    assert found.mean == pytest.approx((after - before).mean())
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.01)
+
+
+def test_pairing_narrows_the_interval() -> None:
+    rng = np.random.default_rng(1)
+    before = (rng.random(256) < 0.5).astype(float)
+    after = np.where(np.arange(256) < 20, 1.0, before)
+    found = stats.paired_gain(after[None, :], before)
+    assert found is not None
+    assert found.low > 0
+
+
+def test_seeds_that_disagree_widen_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    agree = np.tile((rng.random(200) < 0.5).astype(float), (4, 1))
+    differ = np.repeat(np.array([[0.0], [0.0], [1.0], [1.0]]), 200, axis=1)
+    a, b = stats.success_rate(agree), stats.success_rate(differ)
+    assert a is not None
+    assert b is not None
+    assert b.high - b.low > 3 * (a.high - a.low)
+    again = stats.success_rate(differ)
+    assert again == b
+    assert "seeds" in b.method
+
+
+def test_the_crossed_bootstrap_ignores_missing_scores() -> None:
+    scores = np.array([[1.0, 1.0, math.nan], [1.0, 1.0, 1.0]])
+    found = stats.success_rate(scores)
+    assert found is not None
+    assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)
+
+
+def test_normalised() -> None:
+    assert stats.normalised(0.6, 0.2, 1.0) == pytest.approx(0.5)
+    assert math.isnan(stats.normalised(0.6, 0.5, 0.5))

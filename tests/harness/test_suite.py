@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import policies
+from harness.suite import PolicySpec, UsageError, expand, load_suite, suite_names
+
+
+@pytest.fixture(autouse=True)
+def known_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded models may not be built where tests run."""
+    real = policies.identify
+    monkeypatch.setattr(policies, "identify", lambda n: (n, "0" * 16) if n in policies.EMBEDDED else real(n))
+
+
+def test_the_suites_of_the_package_are_valid() -> None:
+    assert suite_names() == ["core", "smoke"]
+    core = load_suite("core")
+    assert core.train.iterations == 30
+    assert core.train.groups * core.train.group_size == 128
+    assert core.evaluation.episodes == 256
+    jobs = expand(core)
+    assert len({j.run_id for j in jobs}) == len(jobs) == 3 * 6
+    entries = {(j.config.environment.id, j.config.entry) for j in jobs}
+    assert len(entries) == 18
+    smoke = load_suite("smoke")
+    assert [a.label for a in smoke.algorithms] == [a.label for a in core.algorithms]
+    assert smoke.environments == core.environments
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "says"),
+    [
+        ("croe", [], "Did you mean 'core'? Known: core, smoke"),
+        ("core", ["train.iteration=5"], "Did you mean 'train.iterations'?"),
+        ("core", ["train.iterations"], "wants key=value"),
+        ("core", ["train.iterations=-1"], "train.iterations: Input should be greater than 0"),
+        ("core", ["train.iterations=many"], "train.iterations: Input should be a valid integer"),
+        ("core", ['evaluation.modes=["loud"]'], "evaluation.modes.0"),
+    ],
+)
+def test_usage_errors(name: str, overrides: list[str], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_suite(name, overrides)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("version = 1", "version = 1\ncolour = 'red'"), "colour: unknown key"),
+        (('headline = "val"', 'headline = "train"'), "headline split 'train' is not among splits"),
+        (('label = "starpo-ppo"', 'label = "reinforce"'), "label 'reinforce' occurs twice"),
+        (('id = "ragen/Bandit-v0"', 'id = "ragen/Bandit-v0"\nkwargs = { split = "val" }'), "must not set split"),
+        (("version = 1", "version ="), "Invalid value"),
+    ],
+)
+def test_broken_files_say_what_is_wrong(tmp_path: Path, change: tuple[str, str], says: str) -> None:
+    text = (Path(__file__).parents[2] / "harness" / "suites" / "smoke.toml").read_text()
+    assert change[0] in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(*change, 1))
+    with pytest.raises(UsageError) as error:
+        load_suite(str(path))
+    assert says in str(error.value)
+
+
+def test_a_suite_can_be_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text((Path(__file__).parents[2] / "harness" / "suites" / "smoke.toml").read_text())
+    assert load_suite(str(path)) == load_suite("smoke")
+
+
+def test_overrides_change_ids_only_where_they_change_something() -> None:
+    def ids(*overrides: str) -> dict[tuple[str, str], str]:
+        jobs = expand(load_suite("core", overrides), seeds=1)
+        return {(j.config.environment.id, j.config.entry): j.run_id for j in jobs}
+
+    plain = ids()
+    assert ids("train.iterations=30", "seeds=2") == plain
+    shorter = ids("train.iterations=5")
+    kept = {k for k in plain if plain[k] == shorter[k]}
+    assert {entry for _, entry in kept} == {"random", "oracle", "start"}
+    assert not set(ids("evaluation.episodes=8").values()) & set(plain.values())
+
+
+def test_selection() -> None:
+    core = load_suite("core")
+    jobs = expand(core, algorithms=["starpo"], environments=["ragen/Bandit-v0"], seeds=2)
+    assert [(j.config.entry, j.config.seed) for j in jobs] == [
+        ("starpo-ppo", 0),
+        ("starpo-ppo", 1),
+        ("starpo-grpo", 0),
+        ("starpo-grpo", 1),
+        ("start", 0),
+        ("random", 0),
+        ("oracle", 0),
+    ]
+    assert jobs[0].config.config_id == jobs[1].config.config_id != jobs[2].config.config_id
+    assert jobs[0].config.algorithm is not None
+    assert jobs[0].config.algorithm["lr"] > 0  # every option, not only those that were set
+    listed_nowhere = expand(core, algorithms=["ppo"], environments=["ragen/Bandit-v0"])
+    assert listed_nowhere[0].config.entry == "ppo"
+    only_scripted = expand(core, policy_names=["random"])
+    assert {j.config.entry for j in only_scripted} == {"random"}
+    both = expand(core, policy_names=["tiny-mid", "tiny-full", "random"], algorithms=["reinforce"])
+    assert len(both) == 3 * (2 + 2 + 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"algorithms": ["reinforced"]}, "Did you mean 'reinforce'?"),
+        ({"environments": ["ragen/Sokobann-v0"]}, "Did you mean 'ragen/Sokoban-v0'?"),
+        ({"environments": ["sokoban"]}, "Did you mean 'ragen/Sokoban-v0'?"),
+        ({"policy_names": ["tiny-midd"]}, "Did you mean 'tiny-mid'?"),
+        ({"policy_names": ['../../a:b*?"']}, "unknown policy"),
+        ({"policy_names": ["hf:/no/such/folder"]}, "unknown policy"),
+        ({"policy_names": ["/"]}, "holds no checkpoint"),
+    ],
+)
+def test_unknown_names(arguments: dict[str, list[str]], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        expand(load_suite("core"), **arguments)  # type: ignore[arg-type]
+    assert says in str(error.value)
+
+
+def test_options_that_an_algorithm_lacks_are_found_before_any_work(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "harness" / "suites" / "smoke.toml").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace('optimizer = "ppo"', "optimiser = 1"))
+    with pytest.raises(UsageError, match="optimiser"):
+        expand(load_suite(str(path)))
+
+
+def test_per_environment_arguments(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "harness" / "suites" / "smoke.toml").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(text + 'per_environment = { "ragen/Sokoban-v0" = { lr = 0.5 } }\n')
+    jobs = expand(load_suite(str(path)), algorithms=["starpo-grpo"])
+    rates = {j.config.environment.id: (j.config.algorithm or {}).get("lr") for j in jobs if j.config.kind == "trained"}
+    assert rates["ragen/Sokoban-v0"] == 0.5 != rates["ragen/Bandit-v0"]
+
+
+def test_weights_and_not_places_identify_a_policy(tmp_path: Path) -> None:
+    for name, weights in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        folder = tmp_path / name / "sub"
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_text(weights)
+    a, b, c = (policies.identify(str(tmp_path / n / "sub")) for n in "abc")
+    assert a == b != c
+    assert a[0] == "sub"
+    assert policies.identify(f"hf:{tmp_path}/a/sub") == ("hf:sub", a[1])
+    assert policies.identify("hf:org/name") == ("hf:org/name", None)
+
+
+def test_run_ids_do_not_depend_on_the_process() -> None:
+    code = (
+        "from harness.suite import *; s = load_suite('core');"
+        "print([j.run_id for j in expand(s, policy_names=['random', 'oracle'])])"
+    )
+    seen = set()
+    for seed in ("0", "1"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        seen.add(done.stdout)
+    here = [j.run_id for j in expand(load_suite("core"), policy_names=["random", "oracle"])]
+    assert seen == {f"{here}\n"}
+
+
+def test_every_setting_is_in_the_id() -> None:
+    config = expand(load_suite("core"))[0].config
+    assert config.train is not None
+    assert config.algorithm is not None
+    changed = [
+        {"seed": 1},
+        {"suite_version": 2},
+        {"policy": PolicySpec(name="tiny-mid", digest="1" * 16)},
+        {"train": config.train.model_copy(update={"micro_batch": 3})},
+        {"algorithm": {**config.algorithm, "lr": 7.0}},
+        {"environment": config.environment.model_copy(update={"kwargs": {"max_turns": 3}})},
+    ]
+    ids = {config.model_copy(update=update).run_id for update in changed} | {config.run_id}
+    assert len(ids) == len(changed) + 1
+    assert all(len(i) == 16 for i in ids)

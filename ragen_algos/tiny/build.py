@@ -37,9 +37,15 @@ TASKS: dict[str, dict[str, Any]] = {
     "frozen_lake": {"game": "ragen_envs.frozen_lake:FrozenLake", "slip": 0.1, "min_steps": 1, "max_steps": 10},
     "bandit": {"game": "ragen_envs.bandit:Bandit", "max_turns": 1, "max_actions": 1, "max_actions_per_turn": 1},
 }
-PER_STEP = {"sokoban": 32, "frozen_lake": 16, "bandit": 16}
+PER_STEP = {"sokoban": 32, "frozen_lake": 16, "bandit": 48}
 """Demonstrations of each game in every optimiser step. Never one game alone: Muon's steps have a fixed size, so a batch
 that holds nothing but bandit's coin flips would shake what the other games taught."""
+
+STRAY = 0.1
+"""Share of turns that are random and not learned."""
+BLUNDERS = {"tiny-mid": 0.3, "tiny-full": 0.0}
+"""Share of turns that are random and learned: tiny-mid imitates an imperfect player, so that there is something to gain
+by telling good turns from bad ones."""
 
 PAIRS = [frozenset(pair) for s in NAMED.values() for pair in s.train + s.test]
 ARMS = sorted(frozenset().union(*PAIRS))
@@ -118,8 +124,10 @@ class Demonstration:
     learn: list[bool]
 
 
-def demonstrations(policy: LanguagePolicy, rng: np.random.Generator, name: str, n: int) -> list[Demonstration]:
-    """``n`` oracle episodes of one game on train levels, written as turns."""
+def demonstrations(
+    policy: LanguagePolicy, rng: np.random.Generator, name: str, n: int, *, blunders: float
+) -> list[Demonstration]:
+    """``n`` episodes of one game on train levels, written as turns; a share ``blunders`` of the turns is random."""
 
     def play(**more: Any) -> TextEnv:
         return TextEnv(split="train", prompt="compact", observation="messages", **TASKS[name], **more)
@@ -127,21 +135,23 @@ def demonstrations(policy: LanguagePolicy, rng: np.random.Generator, name: str, 
     env = play()
     out = []
     for _ in tqdm(range(n), desc=f"demonstrations: {name}", unit="episode"):
-        out.append(_demonstrate(policy, play(pairs=_mixed_pairs(rng)) if name == "bandit" else env, rng))
+        out.append(_demonstrate(policy, play(pairs=_mixed_pairs(rng)) if name == "bandit" else env, rng, blunders))
     return out
 
 
-def _demonstrate(policy: LanguagePolicy, env: TextEnv, rng: np.random.Generator) -> Demonstration:
+def _demonstrate(policy: LanguagePolicy, env: TextEnv, rng: np.random.Generator, blunders: float) -> Demonstration:
     messages, _ = env.reset(seed=int(rng.integers(2**31)))
     ids = policy.prompt_ids(messages)
     learn = [False] * len(ids)
     over = False
     while not over:
-        # Now and then a turn goes wrong on purpose and is not learned: the next turns show how to recover.
-        stray = env.game.name != "bandit" and rng.random() < 0.15
-        thought, actions = _oracle_turn(env, rng)
-        if stray:
-            actions = [int(a) for a in rng.integers(env.game.n_actions, size=int(rng.integers(1, 4)))]
+        # Now and then a turn goes wrong and is not learned: the next turns show how to recover. Blunders are learned.
+        chance = 1.0 if env.game.name == "bandit" else rng.random()
+        stray = chance < STRAY
+        if chance < STRAY + blunders:
+            thought, actions = _random_turn(env, rng)
+        else:
+            thought, actions = _oracle_turn(env, rng)
         names = env.game.action_names(env.level)
         text = f"<think> {thought} </think> <answer> {f' {SEPARATOR} '.join(names[a] for a in actions)} </answer>"
         turn = [*policy.reply_ids(text), *policy.stop_ids]
@@ -168,6 +178,20 @@ def _hopeless(env: TextEnv) -> bool:
     values = env.game.oracle(env.state, env.actions_left)
     assert values is not None
     return values.dead_end or values.optimal_steps > env.actions_left
+
+
+def _random_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
+    """Up to three random actions, with no plan but to be where they lead (if nothing slips)."""
+    dry = type(env.game)(slip=0.0) if env.game.name == "frozen_lake" else env.game  # type: ignore[call-arg]
+    state, actions = env.state, []
+    for action in map(int, rng.integers(env.game.n_actions, size=int(rng.integers(1, 4)))):
+        outcome = dry.step(state, action, rng)
+        state = outcome.state
+        actions.append(action)
+        if outcome.terminated:
+            break
+    row, column = _player_cell(env.game, state)
+    return f"go ({row},{column})", actions
 
 
 def _oracle_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
@@ -198,7 +222,8 @@ def _lake_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
         actions.append(action)
         if outcome.terminated:
             break
-    return f"go ({state.row},{state.column})", actions
+    row, column = _player_cell(env.game, state)
+    return f"go ({row},{column})", actions
 
 
 def _sokoban_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
@@ -230,7 +255,7 @@ def _sokoban_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int
 
 def _player_cell(game: object, state: object) -> tuple[int, int]:
     grid = game.grid(state)  # type: ignore[attr-defined]
-    row, column = np.argwhere((grid == 5) | (grid == 6))[0]
+    row, column = np.argwhere(grid >= (5 if game.name == "sokoban" else 3))[0]  # type: ignore[attr-defined]
     return int(row), int(column)
 
 
@@ -326,31 +351,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="folder for tiny-mid/ and tiny-full/ (default: here)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--demonstrations", type=int, default=10_000, help="of Sokoban; half as many of the others")
-    parser.add_argument("--mid-steps", type=int, default=700)
+    parser.add_argument("--mid-steps", type=int, default=900)
     parser.add_argument("--full-steps", type=int, default=2_400)
     parser.add_argument("--only", choices=("tiny-mid", "tiny-full"))
     args = parser.parse_args()
     torch.set_num_threads(1)
 
-    start = time.process_time()
-    policy = fresh_policy(args.seed)
-    rng = np.random.default_rng(args.seed)
-    data = {
-        name: demonstrations(policy, rng, name, args.demonstrations // (1 if name == "sokoban" else 2))
-        for name in PER_STEP
-    }
-    everything = [d for part in data.values() for d in part]
-    print(f"{sum(len(d.ids) for d in everything):,} tokens, {sum(sum(d.learn) for d in everything):,} of them to learn")
-    print(f"longest episode {max(len(d.ids) for d in everything)} tokens, {time.process_time() - start:.0f} CPU-s")
     for name, steps in (("tiny-mid", args.mid_steps), ("tiny-full", args.full_steps)):
         if args.only not in (None, name):
             continue
         start = time.process_time()
         policy = fresh_policy(args.seed)
+        rng = np.random.default_rng(args.seed)
+        data = {
+            game: demonstrations(
+                policy, rng, game, args.demonstrations // (1 if game == "sokoban" else 2), blunders=BLUNDERS[name]
+            )
+            for game in PER_STEP
+        }
         loss = train(policy, data, steps=steps, seed=args.seed, label=name)
         policy.save(args.out / name)
         seconds = time.process_time() - start
-        print(json.dumps({"checkpoint": name, "steps": steps, "loss": loss, "cpu_seconds": round(seconds)}))
+        tokens = sum(sum(d.learn) for part in data.values() for d in part)
+        report = {"checkpoint": name, "steps": steps, "loss": loss, "learned_tokens": tokens}
+        print(json.dumps({**report, "cpu_seconds": round(seconds)}))
 
 
 if __name__ == "__main__":

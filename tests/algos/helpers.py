@@ -1,4 +1,4 @@
-"""Small policies of several kinds for the tests: word-level, byte-level and real Qwen vocabularies; three architectures.
+"""Small policies of several kinds for the tests: word-level, byte-level and Qwen vocabularies, three architectures.
 
 Weight matrices of untrained models are multiplied by 4: at their usual size such models are almost uniform, and then
 wrong positions or masks change nothing that a test could see.
@@ -10,7 +10,9 @@ import base64
 import copy
 import importlib.util
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,7 @@ def qwen_tokenizer() -> Any:
         """The last two parts of a token when only pairs of lower rank are merged."""
         parts = [token[i : i + 1] for i in range(len(token))]
         while len(parts) > 2:
-            pairs = [ranks.get(a + b, rank) for a, b in zip(parts, parts[1:], strict=False)]
+            pairs = [ranks.get(a + b, rank) for a, b in pairwise(parts)]
             best = pairs.index(min(pairs))
             parts[best : best + 2] = [parts[best] + parts[best + 1]]
         return parts[0], parts[1]
@@ -155,8 +157,15 @@ def gpt2(vocabulary: int = 267, *, positions: int = 2048) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(1)
-    config = GPT2Config(vocab_size=vocabulary, n_positions=positions, n_embd=32, n_layer=2, n_head=4)
-    config.bos_token_id = config.eos_token_id = None
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=positions,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     return louder(GPT2LMHeadModel(config))
 
 
@@ -173,8 +182,9 @@ def llama(vocabulary: int = 267) -> Any:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=4096,
+        bos_token_id=None,
+        eos_token_id=None,
     )
-    config.bos_token_id = config.eos_token_id = None
     return louder(LlamaForCausalLM(config))
 
 
@@ -192,8 +202,9 @@ def qwen(vocabulary: int = 151_646) -> Any:
         num_key_value_heads=2,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
     )
-    config.bos_token_id = config.eos_token_id = None
     return louder(Qwen2ForCausalLM(config))
 
 
@@ -220,6 +231,33 @@ def tiny_mid() -> LanguagePolicy:
     if not (folder / "config.json").is_file():
         pytest.skip("the embedded checkpoint is not there: build it with python -m ragen_algos.tiny.build")
     return copy.deepcopy(_tiny_mid())
+
+
+class Scripted(torch.nn.Module):
+    """A model that gives the same logits everywhere, or one token after the other, and leaves out no logits."""
+
+    def __init__(self, logits: list[float] | None = None, *, script: list[int] | None = None, size: int = 0) -> None:
+        super().__init__()
+        self.fixed = torch.nn.Parameter(torch.tensor(logits or [0.0] * size))
+        self.script = list(script or ())
+        self.config = SimpleNamespace(vocab_size=len(self.fixed))
+        self.generation_config = SimpleNamespace(eos_token_id=None)
+        self.seen: list[list[int]] = []
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        use_cache: bool = False,
+        past_key_values: Any = None,
+    ) -> Any:
+        self.seen += input_ids.tolist()
+        logits = self.fixed.expand(*input_ids.shape, -1)
+        if self.script:
+            logits = logits.clone()
+            logits[..., self.script.pop(0)] += 50.0
+        return SimpleNamespace(logits=logits)
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------------

@@ -108,6 +108,7 @@ BATTERY: list[tuple[str, object, dict[str, Any], str, str, bool, int]] = [
     ("K2 nested", "<think>a<think>b</think><answer>Up</answer>", {}, "Up", "ok", False, 0),
     ("stray close", f"{T}<answer>Up</answer></answer>", {}, "Up", "ok", False, 0),
     ("stray open", f"{T}<answer>Up<answer>Down</answer>", {}, "Down", "ok", False, 0),
+    ("stray open, empty", f"{T}<answer><answer>Up</answer>", {}, "Up", "ok", False, 0),
     ("no tag: spaces", f"{T}< answer >Up</answer>", {}, "", "no_answer", False, 0),
     ("no tag: attribute", f"{T}<answer x=1>Up</answer>", {}, "", "no_answer", False, 0),
     ("no tag: not ASCII", f"{T}<anſwer>Up</anſwer>", {}, "", "no_answer", False, 0),
@@ -208,7 +209,14 @@ fragments = st.lists(
 shaped = st.tuples(fragments, fragments, fragments).map(lambda p: f"<think>{p[0]}</think>{p[1]}<answer>{p[2]}</answer>")
 lists = st.lists(st.sampled_from(["Up", "down", "LEFT", "right ", "", "Jump"]), max_size=7).map("||".join)
 well_shaped = lists.map(lambda answer: f"{T}\n<answer>{answer}</answer>")
-texts = st.one_of(fragments, shaped, well_shaped, st.text())
+pieces = st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "||", " ", "x", T, "<answer>Up</answer>"])
+one_fault = st.tuples(well_shaped, pieces, st.sampled_from(["<", ">", "U", "\n"])).map(
+    lambda p: p[0].replace(p[2], p[1] + p[2])
+)
+one_place = st.tuples(well_shaped, pieces, st.sampled_from([0, 7, 8, 16, 17, 25, 99])).map(
+    lambda p: p[0][: p[2]] + p[1] + p[0][p[2] :]
+)
+texts = st.one_of(fragments, shaped, well_shaped, one_fault, one_place, st.text())
 modes = st.sampled_from(["required", "off"])
 finishes = st.sampled_from(["stop", "length"])
 

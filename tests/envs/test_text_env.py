@@ -369,9 +369,9 @@ def test_arguments_are_copied() -> None:
     assert "Ant" in bandit.reset(seed=0)[0]
     lake.reset(seed=0)
     assert lake.level.rows == ("SFFG", "FFFF")
-    _, info = lake.reset(seed=0)
-    info["valid_actions"].clear()
-    assert lake.snapshot()["info"]["valid_actions"] == ["Left", "Down", "Right", "Up"]
+    for call in (lambda: lake.reset(seed=0), lambda: lake.step(""), lambda: lake.restore(lake.snapshot())):
+        call()[-1]["valid_actions"].clear()
+        assert lake.snapshot()["info"]["valid_actions"] == ["Left", "Down", "Right", "Up"]
     snapshot = lake.snapshot()
     snapshot["messages"].clear()
     assert lake.snapshot()["messages"]

@@ -1,7 +1,7 @@
 """``python -m benchmarks.environments``: resets, text turns and oracle calls per CPU-second of the registered ids.
 
-Machines are noisy, so each figure is the best of three runs in CPU time, and Gymnasium's own FrozenLake, measured in the
-same run, stands beside them as a yardstick.
+Machines are noisy, so each figure is the best of three runs in CPU time, and Gymnasium's own FrozenLake, measured in
+the same run, stands beside them as a yardstick.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def episode_row(episode: Trajectory, seeds: EpisodeSeed) -> dict[str, Any]:
         "level_key": episode.level_key,
         "status": "error" if failed else "done",
         "error": _short(episode.error) if failed else None,
-        "texts": [t.text for t in turns],
+        "texts": [_storable(t.text) for t in turns],
         "actions": [t.executed for t in turns],
         "rewards": [t.reward for t in turns],
         "statuses": [t.status for t in turns],
@@ -116,7 +116,12 @@ def episode_row(episode: Trajectory, seeds: EpisodeSeed) -> dict[str, Any]:
     }
 
 
+def _storable(text: str) -> str:
+    """Text that UTF-8 can hold: a lone surrogate, which a hostile policy may send, is written as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _short(text: str) -> str:
     from harness.store import without_paths
 
-    return without_paths(text)
+    return without_paths(_storable(text))

@@ -149,18 +149,17 @@ class Sampler:
         ids = np.zeros((len(pieces), width), np.int64)
         new = np.zeros((len(pieces), width), np.int64)
         for i, piece in enumerate(pieces):
-            ids[i, : len(piece)] = piece
-            new[i, : len(piece)] = 1
+            # At the right end, so that one column of logits is enough for all rows.
+            ids[i, width - len(piece) :] = piece
+            new[i, width - len(piece) :] = 1
         self._mask = torch.cat([self._mask, torch.from_numpy(new).to(device)], 1)
-        last, where = np.unique((new.sum(1) - 1).clip(min=0), return_inverse=True)
-        logits = self.policy.logits(
+        return self.policy.logits(
             torch.from_numpy(ids).to(device),
             self._mask,
-            torch.from_numpy(last).to(device),
+            torch.tensor([width - 1], device=device),
             use_cache=True,
             **{self._cache_argument: self._cache},
-        )
-        return logits[torch.arange(len(pieces), device=device), torch.from_numpy(where).to(device)]
+        )[:, 0]
 
     def _choose(self, logits: torch.Tensor, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pick a token per row (inverse of the cumulative distribution) and its log-probability."""

@@ -42,10 +42,10 @@ PER_STEP = {"sokoban": 32, "frozen_lake": 16, "bandit": 48}
 that holds nothing but bandit's coin flips would shake what the other games taught."""
 
 STRAY = 0.1
-"""Share of turns that are random and not learned."""
-BLUNDERS = {"tiny-mid": 0.3, "tiny-full": 0.0}
-"""Share of turns that are random and learned: tiny-mid imitates an imperfect player, so that there is something to gain
-by telling good turns from bad ones."""
+"""Share of turns that are random and not learned: the turns after them show how to recover."""
+FUMBLES = {"tiny-mid": 0.15, "tiny-full": 0.0}
+"""Chance that an action of a demonstrated turn is replaced by a random one, and learned as it is. tiny-mid imitates an
+imperfect player, as the "medium" data sets of offline RL do, so that trial and error has something to find."""
 
 PAIRS = [frozenset(pair) for s in NAMED.values() for pair in s.train + s.test]
 ARMS = sorted(frozenset().union(*PAIRS))
@@ -125,9 +125,9 @@ class Demonstration:
 
 
 def demonstrations(
-    policy: LanguagePolicy, rng: np.random.Generator, name: str, n: int, *, blunders: float
+    policy: LanguagePolicy, rng: np.random.Generator, name: str, n: int, *, fumbles: float
 ) -> list[Demonstration]:
-    """``n`` episodes of one game on train levels, written as turns; a share ``blunders`` of the turns is random."""
+    """``n`` episodes of one game on train levels, written as turns; an action is random with chance ``fumbles``."""
 
     def play(**more: Any) -> TextEnv:
         return TextEnv(split="train", prompt="compact", observation="messages", **TASKS[name], **more)
@@ -135,23 +135,23 @@ def demonstrations(
     env = play()
     out = []
     for _ in tqdm(range(n), desc=f"demonstrations: {name}", unit="episode"):
-        out.append(_demonstrate(policy, play(pairs=_mixed_pairs(rng)) if name == "bandit" else env, rng, blunders))
+        out.append(_demonstrate(policy, play(pairs=_mixed_pairs(rng)) if name == "bandit" else env, rng, fumbles))
     return out
 
 
-def _demonstrate(policy: LanguagePolicy, env: TextEnv, rng: np.random.Generator, blunders: float) -> Demonstration:
+def _demonstrate(policy: LanguagePolicy, env: TextEnv, rng: np.random.Generator, fumbles: float) -> Demonstration:
     messages, _ = env.reset(seed=int(rng.integers(2**31)))
     ids = policy.prompt_ids(messages)
     learn = [False] * len(ids)
     over = False
     while not over:
-        # Now and then a turn goes wrong and is not learned: the next turns show how to recover. Blunders are learned.
-        chance = 1.0 if env.game.name == "bandit" else rng.random()
-        stray = chance < STRAY
-        if chance < STRAY + blunders:
-            thought, actions = _random_turn(env, rng)
-        else:
-            thought, actions = _oracle_turn(env, rng)
+        thought, actions = _oracle_turn(env, rng)
+        n = env.game.n_actions
+        stray = env.game.name != "bandit" and rng.random() < STRAY
+        if stray:
+            actions = [int(a) for a in rng.integers(n, size=int(rng.integers(1, 4)))]
+        elif env.game.name != "bandit":
+            actions = [int(rng.integers(n)) if rng.random() < fumbles else a for a in actions]
         names = env.game.action_names(env.level)
         text = f"<think> {thought} </think> <answer> {f' {SEPARATOR} '.join(names[a] for a in actions)} </answer>"
         turn = [*policy.reply_ids(text), *policy.stop_ids]
@@ -178,20 +178,6 @@ def _hopeless(env: TextEnv) -> bool:
     values = env.game.oracle(env.state, env.actions_left)
     assert values is not None
     return values.dead_end or values.optimal_steps > env.actions_left
-
-
-def _random_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
-    """Up to three random actions, with no plan but to be where they lead (if nothing slips)."""
-    dry = type(env.game)(slip=0.0) if env.game.name == "frozen_lake" else env.game  # type: ignore[call-arg]
-    state, actions = env.state, []
-    for action in map(int, rng.integers(env.game.n_actions, size=int(rng.integers(1, 4)))):
-        outcome = dry.step(state, action, rng)
-        state = outcome.state
-        actions.append(action)
-        if outcome.terminated:
-            break
-    row, column = _player_cell(env.game, state)
-    return f"go ({row},{column})", actions
 
 
 def _oracle_turn(env: TextEnv, rng: np.random.Generator) -> tuple[str, list[int]]:
@@ -300,7 +286,8 @@ def train(
         Mean loss of the last 50 steps by game, in nats per token.
     """
     rng = np.random.default_rng(seed)
-    hidden, rest = [], []
+    hidden: list[torch.nn.Parameter] = []
+    rest: list[torch.nn.Parameter] = []
     for name, p in policy.model.named_parameters():
         (hidden if p.ndim == 2 and "embed" not in name else rest).append(p)
     optimizers: list[torch.optim.Optimizer] = [
@@ -351,7 +338,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="folder for tiny-mid/ and tiny-full/ (default: here)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--demonstrations", type=int, default=10_000, help="of Sokoban; half as many of the others")
-    parser.add_argument("--mid-steps", type=int, default=900)
+    parser.add_argument("--mid-steps", type=int, default=1_000)
     parser.add_argument("--full-steps", type=int, default=2_400)
     parser.add_argument("--only", choices=("tiny-mid", "tiny-full"))
     args = parser.parse_args()
@@ -365,7 +352,7 @@ def main() -> None:
         rng = np.random.default_rng(args.seed)
         data = {
             game: demonstrations(
-                policy, rng, game, args.demonstrations // (1 if game == "sokoban" else 2), blunders=BLUNDERS[name]
+                policy, rng, game, args.demonstrations // (1 if game == "sokoban" else 2), fumbles=FUMBLES[name]
             )
             for game in PER_STEP
         }

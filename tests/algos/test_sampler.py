@@ -69,7 +69,7 @@ def test_log_probs_equal_a_plain_forward_over_several_turns(kind, temperature):
     assert len({len(t.ids) for t in talk.trajectories()}) > 1
     if temperature != 1:
         undivided, _ = policy.log_probs(talk_batch_at(batch, 1.0))
-        assert float((undivided - batch.logp).abs().max()) > 0.1
+        assert float((undivided.detach() - batch.logp).abs().max()) > 0.1
 
 
 def talk_batch_at(batch, temperature):
@@ -91,13 +91,13 @@ def test_frequencies_follow_the_distribution():
     policy = policy_of("gpt2")
     policy.model = Scripted(np.log([0.1, 0.2, 0.7]).tolist())
     policy._keeps_logits, policy.stop_ids = False, frozenset()
-    sampler = Sampler(policy, max_new_tokens=4000)
+    sampler = Sampler(policy, max_new_tokens=2000)
     sampler._cache_argument = "past_key_values"
     talk = Talk(sampler, ["x"])
     talk.play([[]])
     (t,) = talk.trajectories()
     counts = np.bincount(t.ids[t.loss_mask], minlength=3)
-    assert counts / 4000 == pytest.approx([0.1, 0.2, 0.7], abs=0.025)
+    assert counts / 2000 == pytest.approx([0.1, 0.2, 0.7], abs=0.035)
     np.testing.assert_allclose(np.exp(t.logp[t.loss_mask]), np.array([0.1, 0.2, 0.7])[t.ids[t.loss_mask]], atol=1e-6)
 
 

@@ -298,6 +298,12 @@ def test_tokens_and_turns_of_sampled_episodes_fit(kind):
             assert policy.decode(t.ids[t.turn_id == k].tolist()) == turn.text
 
 
+def test_a_reply_that_was_cut_off_is_called_so():
+    """C1: not the same as bad form."""
+    out = play(policy_of("tiny"), BANDIT, episode_seeds((0,), groups=8), max_new_tokens=2)
+    assert {(t.turns[0].finish_reason, t.turns[0].status) for t in out} == {("length", "length")}
+
+
 def test_the_longest_row_decides_the_width_of_a_part():
     batch = collate(play(policy_of("tiny"), SOKOBAN, episode_seeds((0,), groups=6)))
     lengths = batch.attention_mask.sum(1)

@@ -323,6 +323,22 @@ def test_the_same_run_twice_gives_the_same_numbers(name, options, paid):
     assert timeless(first[:1]) != timeless(other)
 
 
+def test_every_algorithm_meets_the_same_levels_whatever_it_did_before(paid):
+    """The seeds of an iteration follow from the run's seed and its number alone."""
+    paying, met = module.rollout, {}
+
+    def noting(player, env_id, env_kwargs, seeds, **more):
+        met[key].append(seeds)
+        return paying(player, env_id, env_kwargs, seeds, **more)
+
+    paid.setattr(module, "rollout", noting)
+    for key, options in (("once", {}), ("often", {"epochs": 2, "minibatches": 2})):
+        met[key] = []
+        train(small_policy(), make("grpo", **options))
+    assert met["once"] == met["often"]
+    assert len({s.level for seeds in met["once"] for s in seeds}) == 2 * 3
+
+
 def test_training_levels_are_train_levels():
     policy = small_policy()
     trainer = Trainer(policy, make("reinforce"), SOKOBAN, {"split": "test"}, config())

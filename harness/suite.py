@@ -48,7 +48,7 @@ class TrainSettings(Model):
     checkpoint_every: PositiveInt = 5
     max_new_tokens: PositiveInt | None = None
     """Sampled tokens per turn; None: the policy's own limit."""
-    micro_batch: PositiveInt = 64
+    micro_batch: PositiveInt = 16
 
 
 class EvaluationSettings(Model):

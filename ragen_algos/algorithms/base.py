@@ -48,9 +48,9 @@ class Algorithm(ABC):
     name: ClassVar[str]
     """The key under which ``make`` finds it."""
 
-    lr: float = 1.5e-4
+    lr: float = 3e-4
     """Learning rate of the policy."""
-    critic_lr: float = 5e-4
+    critic_lr: float = 1e-3
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     epochs: int = 1

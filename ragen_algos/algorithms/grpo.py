@@ -14,7 +14,7 @@ Source
     (arXiv 2503.20783).
 
 Defaults
-    clip .2 / .2, seq-mean-token-mean, one epoch of one minibatch, no KL (the paper uses .04), lr 1.5e-4 (tiny model).
+    clip .2 / .2, seq-mean-token-mean, one epoch of one minibatch, no KL (the paper uses .04), lr 3e-4 (tiny model).
     ``scale="batch"`` is our default; **"group" is the setting of the paper**.
 
 Known weaknesses

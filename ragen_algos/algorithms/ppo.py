@@ -15,7 +15,7 @@ Source
 
 Defaults
     gamma = lam = 1, clip .2 / .2, value clip .5, token-mean, one epoch of one minibatch, no KL, no entropy bonus,
-    lr 1.5e-4 and critic_lr 5e-4 (tiny model). ``kl_in="reward"`` takes the KL off the reward of every sampled token.
+    lr 3e-4 and critic_lr 1e-3 (tiny model). ``kl_in="reward"`` takes the KL off the reward of every sampled token.
 
 Known weaknesses
     As good as its critic, which starts out knowing nothing. With gamma or lam below 1 the decay is per token, so a

@@ -14,7 +14,7 @@ Source
     The batch constant is our own choice.
 
 Defaults
-    baseline mean, scale batch, token-mean, no KL, no entropy bonus, lr 1.5e-4 (tiny model).
+    baseline mean, scale batch, token-mean, no KL, no entropy bonus, lr 3e-4 (tiny model).
 
 Known weaknesses
     One step per batch, so data are used once. Every token gets the credit of the whole episode. With gamma = 1 and the

@@ -28,8 +28,8 @@ Source
     variant, its code one per prompt group.
 
 Defaults
-    ppo, scale batch, gamma = lam = 1, clip .2 / .2, dual clip 3, entropy .001, gradient norm 1, lr 1.5e-4 and
-    critic_lr 5e-4 (tiny model). KL 0, as in the newer public code; the paper's baseline is ``kl_coef=.001``.
+    ppo, scale batch, gamma = lam = 1, clip .2 / .2, dual clip 3, entropy .001, gradient norm 1, lr 3e-4 and
+    critic_lr 1e-3 (tiny model). KL 0, as in the newer public code; the paper's baseline is ``kl_coef=.001``.
 
 Known weaknesses
     The return sits at the end of the episode, so only the critic can tell which turn mattered, and only in the ``ppo``

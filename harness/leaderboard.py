@@ -144,7 +144,8 @@ def _row(
     scored = [e for e in played if e["status"] == "done"]
     row |= {"episodes": len(played), "n_errors": len(played) - len(scored)}
     matrix = np.array([[_score(e) for e in es] for es in per_run])
-    rate = stats.success_rate(matrix)
+    levels = np.array([e["level_key"] for e in per_run[0]])
+    rate = stats.success_rate(matrix, levels)
     if rate is not None:
         row |= {"success": rate.mean, "success_low": rate.low, "success_high": rate.high, "interval": rate.method}
         row["mean_return"] = _mean(scored, "total_return")
@@ -157,7 +158,7 @@ def _row(
     if first["kind"] == "trained" and start is not None:
         before = {(e["level_seed"], e["dynamics_seed"]): _score(e) for e in start}
         paired = np.array([before.get((e["level_seed"], e["dynamics_seed"]), math.nan) for e in per_run[0]])
-        gain = stats.paired_gain(matrix, paired)
+        gain = stats.paired_gain(matrix, paired, levels)
         if gain is not None:
             row |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
     row |= {

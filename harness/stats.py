@@ -1,12 +1,15 @@
 """Intervals and normalised scores.
 
-* One seed: the Wilson interval of a proportion, over episodes.
-* Several seeds: a percentile bootstrap that resamples seeds and, independently of them, levels (all seeds are measured
-  on the same levels). With fewer than about five seeds such an interval is too narrow; it is still the honest
-  direction, since it is never narrower than resampling levels alone would be in expectation.
+A level is the unit that is drawn. Episodes on one level are repeats and are never counted as independent: Bandit's val
+split, for example, has 12 levels however many episodes are played.
+
+* Success: a percentile bootstrap that resamples levels, whole, and independently of them the seeds (all seeds are
+  measured on the same levels). With one seed and no level played twice it is the Wilson interval of a proportion; a rate
+  of exactly 0 or 1, on which a bootstrap says nothing, has the Wilson interval of as many trials as there are levels.
 * A gain over another policy: the same bootstrap over the differences of episodes with the same level and luck.
 
-Resampling is seeded, so the same results give the same interval.
+With few seeds or levels (say five) a bootstrap is too narrow; it still errs in the honest direction, since it is wider
+than one over episodes. Resampling is seeded, so the same results give the same interval.
 """
 
 from __future__ import annotations
@@ -46,25 +49,27 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def success_rate(scores: np.ndarray) -> Estimate | None:
+def success_rate(scores: np.ndarray, levels: np.ndarray) -> Estimate | None:
     """Mean success and interval.
 
     Args:
         scores: ``[seeds, episodes]`` of 0 and 1; NaN where an episode has no score.
+        levels: ``[episodes]`` which level each episode was played on (any labels).
 
     Returns:
         None if no episode has a score.
     """
-    valid = scores[np.isfinite(scores)]
+    known = np.isfinite(scores)
+    valid = scores[known]
     if not valid.size:
         return None
-    if len(scores) == 1:
-        low, high = wilson(int(valid.sum()), valid.size)
-        return Estimate(float(valid.mean()), low, high, "wilson")
-    return _bootstrap(scores, "bootstrap over seeds and levels")
+    mean, n_levels = float(valid.mean()), len(set(levels[known.any(0)].tolist()))
+    if mean in (0.0, 1.0) or (len(scores) == 1 and n_levels == valid.size):
+        return Estimate(mean, *wilson(round(mean * n_levels), n_levels), "Wilson, over levels")
+    return _bootstrap(scores, levels, f"bootstrap over {_units(scores)}")
 
 
-def paired_gain(scores: np.ndarray, start: np.ndarray) -> Estimate | None:
+def paired_gain(scores: np.ndarray, start: np.ndarray, levels: np.ndarray) -> Estimate | None:
     """Mean difference of ``scores [seeds, episodes]`` and ``start [episodes]``, paired by episode, and interval.
 
     Returns:
@@ -73,8 +78,11 @@ def paired_gain(scores: np.ndarray, start: np.ndarray) -> Estimate | None:
     difference = scores - start[None, :]
     if not np.isfinite(difference).any():
         return None
-    seeds = "seeds and " if len(scores) > 1 else ""
-    return _bootstrap(difference, f"paired bootstrap over {seeds}levels")
+    return _bootstrap(difference, levels, f"paired bootstrap over {_units(scores)}")
+
+
+def _units(scores: np.ndarray) -> str:
+    return "seeds and levels" if len(scores) > 1 else "levels"
 
 
 def normalised(score: float, random: float, optimal: float) -> float:
@@ -82,17 +90,19 @@ def normalised(score: float, random: float, optimal: float) -> float:
     return (score - random) / (optimal - random) if abs(optimal - random) > 1e-12 else math.nan
 
 
-def _bootstrap(values: np.ndarray, method: str) -> Estimate:
-    """Percentile bootstrap of the mean of ``[seeds, episodes]``: rows and columns drawn independently."""
+def _bootstrap(values: np.ndarray, levels: np.ndarray, method: str) -> Estimate:
+    """Percentile bootstrap of the mean of ``[seeds, episodes]``: seeds and levels drawn independently."""
     known = np.isfinite(values)
-    filled = np.where(known, values, 0.0)
-    n_seeds, n_episodes = values.shape
+    _, column = np.unique(levels, return_inverse=True)
+    of_level = np.eye(column.max() + 1)[column]  # [episodes, levels], one 1 per row
+    total_of, count_of = np.where(known, values, 0.0) @ of_level, known @ of_level
+    n_seeds, n_levels = total_of.shape
     rng = np.random.default_rng(0)
     rows = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=DRAWS).astype(np.float64)
-    columns = rng.multinomial(n_episodes, np.full(n_episodes, 1 / n_episodes), size=DRAWS).astype(np.float64)
-    total = ((rows @ filled) * columns).sum(1)
-    count = ((rows @ known) * columns).sum(1)
+    columns = rng.multinomial(n_levels, np.full(n_levels, 1 / n_levels), size=DRAWS).astype(np.float64)
+    total = ((rows @ total_of) * columns).sum(1)
+    count = ((rows @ count_of) * columns).sum(1)
     means = total[count > 0] / count[count > 0]
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
-    return Estimate(float(filled.sum() / known.sum()), float(low), float(high), method)
+    return Estimate(float(total_of.sum() / count_of.sum()), float(low), float(high), method)

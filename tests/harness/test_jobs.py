@@ -181,7 +181,7 @@ def test_gain_and_seeds_on_the_leaderboard(tmp_path: Path, stub_training: type[S
     oracle = next(r for r in board if r["kind"] == "scripted")
     assert oracle["gain"] is None
     assert oracle["normalised"] == 1.0
-    assert oracle["interval"] == "wilson"
+    assert oracle["interval"] == "Wilson, over levels"
     assert {r["mode"] for r in board if r["kind"] == "start"} == {"sampled", "greedy"}
     for width in (80, 100, 160):
         console = Console(width=width, file=io.StringIO(), record=True)

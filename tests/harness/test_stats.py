@@ -21,19 +21,24 @@ def test_wilson_rejects_nonsense() -> None:
             stats.wilson(k, n)
 
 
+def each(n: int) -> np.ndarray:
+    """Every episode on a level of its own."""
+    return np.arange(n)
+
+
 def test_one_seed_is_wilson_without_the_missing() -> None:
-    found = stats.success_rate(np.array([[1.0, 0.0, math.nan, 1.0]]))
+    found = stats.success_rate(np.array([[1.0, 0.0, math.nan, 1.0]]), each(4))
     assert found is not None
     assert found.mean == pytest.approx(2 / 3)
     assert (found.low, found.high) == stats.wilson(2, 3)
-    assert stats.success_rate(np.array([[math.nan]])) is None
+    assert stats.success_rate(np.array([[math.nan]]), each(1)) is None
 
 
 def test_paired_bootstrap_over_levels_equals_scipy() -> None:
     rng = np.random.default_rng(1)
     before = (rng.random(200) < 0.3).astype(float)
     after = np.maximum(before, rng.random(200) < 0.2)
-    found = stats.paired_gain(after[None, :], before)
+    found = stats.paired_gain(after[None, :], before, each(len(before)))
     expected = bootstrap(((after - before),), np.mean, method="percentile", n_resamples=4000, rng=2).confidence_interval
     assert found is not None
     assert found.mean == pytest.approx((after - before).mean())
@@ -44,7 +49,7 @@ def test_pairing_narrows_the_interval() -> None:
     rng = np.random.default_rng(1)
     before = (rng.random(256) < 0.5).astype(float)
     after = np.where(np.arange(256) < 20, 1.0, before)
-    found = stats.paired_gain(after[None, :], before)
+    found = stats.paired_gain(after[None, :], before, each(len(before)))
     assert found is not None
     assert found.low > 0
 
@@ -53,20 +58,41 @@ def test_seeds_that_disagree_widen_the_interval() -> None:
     rng = np.random.default_rng(0)
     agree = np.tile((rng.random(200) < 0.5).astype(float), (4, 1))
     differ = np.repeat(np.array([[0.0], [0.0], [1.0], [1.0]]), 200, axis=1)
-    a, b = stats.success_rate(agree), stats.success_rate(differ)
+    a, b = stats.success_rate(agree, each(200)), stats.success_rate(differ, each(200))
     assert a is not None
     assert b is not None
     assert b.high - b.low > 3 * (a.high - a.low)
-    again = stats.success_rate(differ)
+    again = stats.success_rate(differ, each(200))
     assert again == b
     assert "seeds" in b.method
 
 
 def test_the_crossed_bootstrap_ignores_missing_scores() -> None:
-    scores = np.array([[1.0, 1.0, math.nan], [1.0, 1.0, 1.0]])
-    found = stats.success_rate(scores)
+    scores = np.array([[1.0, 0.0, math.nan], [1.0, 0.0, 1.0]])
+    found = stats.success_rate(scores, each(3))
     assert found is not None
-    assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)
+    assert found.mean == pytest.approx(3 / 5)
+    assert 0.0 <= found.low <= 3 / 5 <= found.high <= 1.0
+
+
+def test_repeats_of_a_level_are_not_independent() -> None:
+    """Ten levels played twenty times each say no more than ten levels played once."""
+    once = np.array([[1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0]])
+    often, labels = np.repeat(once, 20, axis=1), np.repeat(each(10), 20)
+    found = stats.success_rate(often, labels)
+    naive = stats.success_rate(often, each(200))
+    expected = bootstrap((once[0],), np.mean, method="percentile", n_resamples=4000, rng=2).confidence_interval
+    assert found is not None
+    assert naive is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.051)
+    assert found.high - found.low > 3 * (naive.high - naive.low)
+
+
+def test_a_perfect_rate_still_has_an_interval() -> None:
+    """A bootstrap of equal scores has no width; the Wilson interval counts levels, not episodes."""
+    found = stats.success_rate(np.ones((3, 40)), np.repeat(each(4), 10))
+    assert found is not None
+    assert (found.low, found.high) == stats.wilson(4, 4)
 
 
 def test_normalised() -> None:

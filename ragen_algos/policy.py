@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import modeling_utils
 
 from ragen_algos.trajectory import Batch
 
@@ -25,6 +26,8 @@ TINY = ("tiny-mid", "tiny-full")
 """Names of the embedded checkpoints."""
 
 _CARD = "ragen_policy.json"
+_VIEW_KEYS = ("prompt", "view", "reasoning")
+"""What a policy may say about how it wants to see a game. A downloaded checkpoint must not choose the game."""
 _PLAIN_TEMPLATE = (
     "{{ bos_token }}"
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{{ eos_token if m['role'] == 'assistant' else '' }}\n"
@@ -43,8 +46,14 @@ class LanguagePolicy:
         name: Shown in results.
         env_kwargs: How the model wants to see a game (``{"prompt": "compact"}`` for the embedded ones).
         max_new_tokens: Sampled tokens per turn, at most.
+        tiny: One of the embedded models or trained from one: computes in float32 everywhere, on the CPU unless told
+            otherwise.
         half: Compute in bfloat16. The weights stay float32: in bfloat16 a step of a usual learning rate is smaller
             than the distance between two neighbouring weights, and training would silently do nothing.
+
+    Raises:
+        ValueError: ``env_kwargs`` other than ``prompt``, ``view`` and ``reasoning``; a tokenizer or template that
+            cannot be used; a model that does not attend to its whole context.
     """
 
     primed: str
@@ -60,16 +69,22 @@ class LanguagePolicy:
         name: str = "model",
         env_kwargs: dict[str, Any] | None = None,
         max_new_tokens: int = 400,
+        tiny: bool = False,
         half: bool = False,
     ) -> None:
+        unknown = sorted(set(env_kwargs or {}) - set(_VIEW_KEYS))
+        if unknown:
+            raise ValueError(f"a policy may choose {', '.join(_VIEW_KEYS)} of an environment, not {unknown}")
+        _check_attention(model.config)
         self.model = model.eval()  # Dropout would make log-probabilities at sampling and at training differ.
         self.tokenizer = tokenizer
         self.name = name
         self.env_kwargs = dict(env_kwargs or {})
         self.max_new_tokens = max_new_tokens
-        self.half = half
+        self.tiny, self.half = tiny, half
         # The few models that cannot leave out logits compute them all.
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._keeps_mask = hasattr(modeling_utils, "slice_logits_to_keep")
         self._take_template_apart()
 
     # --- loading and saving ---------------------------------------------------------------------------------------
@@ -94,7 +109,6 @@ class LanguagePolicy:
             raise ValueError("device cuda was asked for, but this torch sees no CUDA device")
         if name in TINY:
             path: str | Path = Path(__file__).parent / "tiny" / name
-            device = "cpu" if device == "auto" else device
         elif name.startswith("hf:"):
             path = name.removeprefix("hf:")
         else:
@@ -104,11 +118,14 @@ class LanguagePolicy:
                     f"no policy {name!r}: expected {', '.join(TINY)}, a checkpoint folder with config.json, "
                     "or hf:NAME_OR_PATH"
                 )
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         card = Path(path) / _CARD
         settings = json.loads(card.read_text()) if card.is_file() else {}
-        tiny = settings.pop("tiny", False)
+        unknown = sorted(set(settings) - {"env_kwargs", "max_new_tokens", "tiny"})
+        if unknown:
+            raise ValueError(f"{name}: unknown settings {unknown} in {_CARD}")
+        tiny = bool(settings.get("tiny"))
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() and not tiny else "cpu"
         # AutoTokenizer would replace a word-level tokenizer by the one usual for the architecture; what we saved
         # ourselves is loaded as it is.
         loader = PreTrainedTokenizerFast if card.is_file() else AutoTokenizer
@@ -123,8 +140,7 @@ class LanguagePolicy:
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
-        tiny = self.name in TINY or self.model.config.vocab_size < 1000
-        settings = {"env_kwargs": self.env_kwargs, "max_new_tokens": self.max_new_tokens, "tiny": tiny}
+        settings = {"env_kwargs": self.env_kwargs, "max_new_tokens": self.max_new_tokens, "tiny": self.tiny}
         (folder / _CARD).write_text(json.dumps(settings, indent=1) + "\n")
 
     @property
@@ -249,27 +265,38 @@ class LanguagePolicy:
         """The context in which the model is called."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.half)
 
-    def logits(self, ids: torch.Tensor, attention: torch.Tensor, columns: torch.Tensor, **cache: Any) -> torch.Tensor:
-        """Raw logits after some columns only: with a large vocabulary they are what fills the memory.
+    def logits(self, ids: torch.Tensor, attention: torch.Tensor, keep: torch.Tensor, **cache: Any) -> torch.Tensor:
+        """Raw logits after some tokens only: with a large vocabulary they are what fills the memory.
 
         Args:
             ids: [N, L] on the policy's device.
             attention: [N, P + L] with the ``P`` columns that are in the cache already.
-            columns: [C] indices into ``L``.
+            keep: [C] column indices, the same for all rows, or [N, L] bool.
             cache: Further arguments of the model.
 
         Returns:
-            [N, C, V].
+            [N, C, V], or [M, V] for the ``M`` true entries of a mask.
         """
         # Positions from the mask: rows may be padded on either side and have gaps.
         positions = (attention.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        keep = {"logits_to_keep": columns} if self._keeps_logits else {}
+        masked = keep.dtype == torch.bool
+        exact = masked and self._keeps_logits and self._keeps_mask
+        # Without help from transformers: every column that any row needs.
+        asked = keep.any(0).nonzero().squeeze(1) if masked and not exact else keep
+        keyword = {"logits_to_keep": asked} if self._keeps_logits else {}
         with self.precision():
             out = self.model(
-                input_ids=ids, attention_mask=attention, position_ids=positions, **{"use_cache": False, **keep, **cache}
+                input_ids=ids,
+                attention_mask=attention,
+                position_ids=positions,
+                **{"use_cache": False, **keyword, **cache},
             )
-        logits: torch.Tensor = out.logits if keep else out.logits[:, columns]
-        return logits
+        logits: torch.Tensor = out.logits
+        if exact:
+            return logits.reshape(-1, logits.shape[-1])
+        if not self._keeps_logits:
+            logits = logits[:, asked]
+        return logits[keep[:, asked]] if masked else logits
 
     def log_probs(
         self, batch: Batch, *, with_entropy: bool = False, entropy_gradient: bool = True
@@ -282,9 +309,9 @@ class LanguagePolicy:
         """
         ids, attention = batch.ids.to(self.device), batch.attention_mask.to(self.device)
         sampled = batch.loss_mask.to(self.device)
-        scored = sampled[:, 1:]  # The logits of column t - 1 score the token of column t.
-        columns = scored.any(0).nonzero().squeeze(1)
-        logits = self.logits(ids, attention, columns)[scored[:, columns]]
+        # The logits of column t - 1 score the token of column t.
+        before = torch.nn.functional.pad(sampled[:, 1:], (0, 1))
+        logits = self.logits(ids, attention, before)
         # Only now, on [M, V] for the M sampled tokens, in float32: a bfloat16 log-softmax is off by up to .04 nats.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         every = torch.log_softmax(logits / batch.temperature, -1)
@@ -297,3 +324,18 @@ class LanguagePolicy:
             finite = every.clamp(min=torch.finfo(every.dtype).min)  # 0 * -inf would be NaN
             entropy[sampled] = -(every.exp() * finite).sum(-1)
         return logp, entropy
+
+
+def _check_attention(config: Any) -> None:
+    """The sampler's cache has gaps that only full attention skips: windows and recurrent layers would count them.
+
+    Raises:
+        ValueError: the model has other layers.
+    """
+    kinds = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
+    longest = getattr(config, "max_position_embeddings", None) or math.inf
+    if kinds - {"full_attention"} or (not kinds and window is not None and window < longest):
+        raise ValueError(
+            f"only models with full attention in every layer can be used; this one has {sorted(kinds) or 'windows'}"
+        )

@@ -39,6 +39,8 @@ class Reply:
 
     text: str
     finish_reason: str = "stop"
+    """``stop``, ``length`` (cut at the token limit of a turn), or ``context`` (no turn: the conversation has outgrown
+    the model, and the episode ends there, truncated)."""
     n_tokens: int = 0
     error: str = ""
     """Why there is no reply. The episode then ends as an error, which is not the same as a failure."""
@@ -68,7 +70,7 @@ class Player(Protocol):
         """One turn for each of these episodes."""
 
     def observe(self, rows: Sequence[int], texts: Sequence[str]) -> None:
-        """What came back, for episodes that go on."""
+        """What came back, for episodes that go on (and, if asked for, for those that a budget cut off)."""
 
     def tokens(self, row: int) -> Tokens | None:
         """The token record of an episode; None for players without tokens."""
@@ -109,7 +111,13 @@ class FunctionPlayer:
 
 
 def make_env(env_id: str, env_kwargs: dict[str, Any] | None = None) -> TextEnv:
-    """The bare text environment of an id, set to hand over messages. Our own code needs no checking wrappers."""
+    """The bare text environment of an id, set to hand over messages. Our own code needs no checking wrappers.
+
+    Raises:
+        ValueError: not a text environment, or arguments that would replace its game.
+    """
+    if "game" in (env_kwargs or {}):
+        raise ValueError("the game of an environment is fixed by its id")
     env = gymnasium.make(env_id, disable_env_checker=True, observation="messages", **(env_kwargs or {}))
     bare = env.unwrapped
     if not isinstance(bare, TextEnv):
@@ -134,7 +142,7 @@ def rollout(
     env_kwargs: dict[str, Any] | None,
     seeds: Sequence[EpisodeSeed],
     *,
-    on_turn: Callable[[int], None] | None = None,
+    last_sight: bool = False,
 ) -> list[Trajectory]:
     """Play one episode for each seed.
 
@@ -143,14 +151,14 @@ def rollout(
         env_id: A registered id.
         env_kwargs: Arguments of the environment.
         seeds: One per episode, in the order of the result.
-        on_turn: Called with the number of episodes still running after each turn.
+        last_sight: Also show the player what it sees after a budget ended an episode, so that a critic can value it.
 
     Returns:
         Trajectories in the order of ``seeds``. One whose player or environment raised has ``error`` set.
     """
     kwargs = {**player.env_kwargs, **(env_kwargs or {})}
     first = make_env(env_id, kwargs)
-    envs = [first, *(type(first)(first.game, **_protocol_kwargs(first)) for _ in seeds[1:])]
+    envs = [first, *(first.sibling() for _ in seeds[1:])]
     prompts: list[Messages] = []
     out: list[Trajectory] = []
     for env, s in zip(envs, seeds, strict=False):
@@ -173,11 +181,14 @@ def rollout(
     while active:
         replies = player.reply(active)
         going: list[int] = []
-        texts: list[str] = []
+        watching: list[int] = []
         for row, reply in zip(active, replies, strict=True):
             episode = out[row]
             if reply.error:
                 episode.error = reply.error
+                continue
+            if reply.finish_reason == "context":
+                episode.truncated = True
                 continue
             actions_left = envs[row].actions_left
             try:
@@ -206,35 +217,17 @@ def rollout(
                 )
             )
             episode.terminated, episode.truncated, episode.success = terminated, truncated, info["success"]
+            sights[row] = messages[-1]["content"]
             if not (terminated or truncated):
-                sights[row] = messages[-1]["content"]
                 going.append(row)
-                texts.append(sights[row])
-        if going:
-            player.observe(going, texts)
+            if not terminated and (last_sight or not truncated):
+                watching.append(row)
+        if watching:
+            player.observe(watching, [sights[row] for row in watching])
         active = going
-        if on_turn is not None:
-            on_turn(len(active))
     for row, episode in enumerate(out):
         record = player.tokens(row)
         if record is not None:
             episode.ids, episode.loss_mask = record.ids, record.loss_mask
             episode.turn_id, episode.logp = record.turn_id, record.logp
     return out
-
-
-def _protocol_kwargs(env: TextEnv) -> dict[str, Any]:
-    return {
-        "observation": env.observation_mode,
-        "action": env.action_mode,
-        "reasoning": env.reasoning,
-        "max_turns": env.max_turns,
-        "max_actions_per_turn": env.max_actions_per_turn,
-        "max_actions": env.max_actions,
-        "format_penalty": env.format_penalty,
-        "split": env.split,
-        "group_noise": env.group_noise,
-        "prompt": env.prompt,
-        "view": env.view,
-        "oracle": env.oracle_info,
-    }

@@ -4,6 +4,9 @@ The key-value cache is kept from the first turn to the last, so each token passe
 different lengths: every forward appends the same number of columns to all rows, and columns that a row does not need
 are masked out for it for good. Log-probabilities come from the very pass that sampled the token.
 
+A turn ends with a stop token, with the answer block (case C3: text after it could only do harm), or at the token limit.
+In the latter two the stop token was not sampled; it then enters the context as part of what the environment says.
+
 Luck is per row: a row's tokens depend on its own ``EpisodeSeed.sampling`` and not on its batch mates (up to float
 rounding of batched matrix products).
 """
@@ -20,6 +23,7 @@ from transformers import DynamicCache
 
 from ragen_algos.policy import LanguagePolicy
 from ragen_algos.rollout import EpisodeSeed, Messages, Reply, Tokens
+from ragen_envs.protocol import find_blocks
 from ragen_envs.text_env import TextEnv
 
 
@@ -56,6 +60,7 @@ class Sampler:
         self.env_kwargs = policy.env_kwargs
         # transformers renamed the argument; older models know only the old name.
         parameters = inspect.signature(policy.model.forward).parameters
+        self._may_close: dict[int, bool] = {}
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
 
     def begin(self, envs: Sequence[TextEnv], prompts: Sequence[Messages], seeds: Sequence[EpisodeSeed]) -> None:
@@ -71,12 +76,11 @@ class Sampler:
         self._mask = torch.zeros(len(prompts), 0, dtype=torch.long, device=self.policy.device)
 
     def reply(self, rows: Sequence[int]) -> list[Reply]:
-        # A conversation that would outgrow the model is an error of that episode alone.
+        # A conversation that would outgrow the model ends there: talking too long is a way to fail, not an error.
         fit = [r for r in rows if len(self._ids[r]) + self.max_new_tokens <= self.policy.context]
         with torch.no_grad(), self.policy.precision():
             replies = dict(zip(fit, self._reply(fit), strict=True)) if fit else {}
-        too_long = f"the conversation does not fit into the model's {self.policy.context} tokens"
-        return [replies.get(r) or Reply("", error=too_long) for r in rows]
+        return [replies.get(r) or Reply("", finish_reason="context") for r in rows]
 
     def _reply(self, rows: list[int]) -> list[Reply]:
         if rows != self._alive:
@@ -97,7 +101,7 @@ class Sampler:
             for i in map(int, np.flatnonzero(open_rows)):
                 sampled[i].append(int(tokens[i]))
                 logps[i].append(float(logp[i]))
-                if int(tokens[i]) in stop_ids:
+                if int(tokens[i]) in stop_ids or self._answered(sampled[i]):
                     open_rows[i] = False
             if not open_rows.any() or step == limit - 1:
                 break
@@ -110,16 +114,26 @@ class Sampler:
             self._turn_id[r] += [self._turn[r]] * len(sampled[i])
             self._turn[r] += 1
             self._stopped[r] = sampled[i][-1] in stop_ids
+            finished = self._stopped[r] or self._answered(sampled[i])
             # The last sampled token has not passed through the model yet.
             self._pending[r] = [sampled[i][-1]]
             replies.append(
                 Reply(
                     self.policy.primed + self.policy.decode(sampled[i]),
-                    finish_reason="stop" if self._stopped[r] else "length",
+                    finish_reason="stop" if finished else "length",
                     n_tokens=len(sampled[i]),
                 )
             )
         return replies
+
+    def _answered(self, sampled: list[int]) -> bool:
+        """Whether the turn is complete: an answer block closed after the thinking. What would follow cannot count."""
+        last = sampled[-1]
+        if last not in self._may_close:
+            self._may_close[last] = ">" in self.policy.decode([last])
+        return (
+            self._may_close[last] and find_blocks(self.policy.primed + self.policy.decode(sampled)).answer is not None
+        )
 
     def observe(self, rows: Sequence[int], texts: Sequence[str]) -> None:
         for r, text in zip(rows, texts, strict=True):

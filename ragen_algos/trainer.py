@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ragen_algos.advantages import singleton_groups
 from ragen_algos.algorithms.base import Algorithm
 from ragen_algos.losses import clip_fraction, kl_penalty
 from ragen_algos.policy import LanguagePolicy
@@ -181,10 +182,17 @@ class Trainer:
         clock = time.perf_counter()
         seeds = episode_seeds((config.seed, iteration), groups=config.groups, group_size=config.group_size)
         sampler = Sampler(self.policy, temperature=config.temperature, max_new_tokens=config.max_new_tokens)
-        episodes = rollout(sampler, self.env_id, self.env_kwargs, seeds)
+        # The critic learns values where replies begin; V(s_L) must be read at such a place too.
+        bootstrap = self.critic is not None and self.algorithm.truncated == "bootstrap"
+        episodes = rollout(sampler, self.env_id, self.env_kwargs, seeds, last_sight=bootstrap)
         failed = [e for e in episodes if e.error]
         if failed:
             raise TrainingError(f"{len(failed)} episodes failed, the first with: {failed[0].error}")
+        if not all(e.turns for e in episodes):
+            raise TrainingError(
+                f"the prompt and one reply of {sampler.max_new_tokens} tokens do not fit into the model's context of "
+                f"{self.policy.context} tokens"
+            )
         rollout_seconds = time.perf_counter() - clock
 
         clock = time.perf_counter()
@@ -212,14 +220,14 @@ class Trainer:
         # Sampling's log-probabilities are the old ones in float32; in bfloat16 the two passes differ too much.
         exact = next(self.policy.model.parameters()).dtype == torch.float32 and not self.policy.half
         ref_logp = self._no_grad_logp(batch, order, self.reference) if algorithm.needs_reference else None
+        gap = 0.0
         if not exact:
-            batch.logp = self._no_grad_logp(batch, order, self.policy.model)
+            sampled_logp, batch.logp = batch.logp, self._no_grad_logp(batch, order, self.policy.model)
+            gap = float((sampled_logp - batch.logp).abs().max())
         kl_start = self._kl_to_start(batch, order)
         values = targets = None
         if self.critic is not None:
             values, bootstrap = self._values(batch, order)
-            if algorithm.truncated == "terminal":
-                bootstrap = torch.zeros_like(bootstrap)
             advantages, targets = algorithm.credit(batch, values, bootstrap, ref_logp=ref_logp)
         else:
             advantages, targets = algorithm.credit(batch, ref_logp=ref_logp)
@@ -229,7 +237,6 @@ class Trainer:
         mask = batch.loss_mask
         seen: dict[str, list[float]] = {k: [] for k in ("loss", "grad_norm", "critic_loss", "clip_fraction")}
         entropy = torch.zeros_like(batch.logp)
-        gap = 0.0
         seed = np.random.SeedSequence([self.config.seed, iteration, 1]).generate_state(1)
         generator = torch.Generator().manual_seed(int(seed[0]))
         skipped = 0
@@ -254,9 +261,9 @@ class Trainer:
                     old = part.logp.to(logp.device)
                     if epoch == 0:
                         entropy[index, :width] = torch.where(sampled, ent.detach(), 0.0).float().cpu()
-                    if first:
+                    if first and exact:
                         gap = max(gap, float(torch.where(sampled, (logp.detach() - old).abs(), 0.0).max()))
-                        if exact and gap > MAX_LOGP_GAP:
+                        if not (gap <= MAX_LOGP_GAP and torch.isfinite(logp).all()):
                             raise TrainingError(
                                 f"sampling and training log-probabilities differ by {gap:.2g} before any update"
                             )
@@ -301,6 +308,7 @@ class Trainer:
             "kl_to_start": kl_start,
             "logp_gap": gap,
             "skipped_steps": skipped,
+            "singleton_groups": singleton_groups(batch.group_id),
         }
 
     def _micro(self, batch: Batch, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -374,7 +382,7 @@ class Trainer:
 
     def _kl_to_start(self, batch: Batch, order: torch.Tensor) -> float:
         """Mean k3 of the policy that sampled the batch to the start, in nats per token, on at most 32 episodes."""
-        some = order[:: max(1, len(order) // 32)]
+        some = order[:: max(1, len(order) // 32)][:32]
         part = batch.rows(some)
         ref = self._no_grad_logp(part, torch.arange(len(part)), self.reference)
         kl = kl_penalty(part.logp, ref, "k3", part.loss_mask)
@@ -442,7 +450,7 @@ class Trainer:
         for model, kept in ((self.policy.model, folder / "policy"), (self.reference, self.folder / "start")):
             # On the CPU, where weights are float32 whatever they are here.
             model.load_state_dict(LanguagePolicy.load(str(kept), device="cpu").model.state_dict())
-        optimizers = torch.load(folder / "optimizers.pt", weights_only=True, map_location=self.policy.device)
+        optimizers = torch.load(folder / "optimizers.pt", weights_only=True, map_location="cpu")
         self.optimizer.load_state_dict(optimizers["policy"])
         if self.critic is not None and self.critic_optimizer is not None:
             load_model(self.critic, str(folder / "critic.safetensors"), device=str(self.policy.device))

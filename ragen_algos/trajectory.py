@@ -77,11 +77,6 @@ class Trajectory:
         """Sum of the turns' rewards, format penalties included."""
         return float(sum(turn.reward for turn in self.turns))
 
-    @property
-    def turn_rewards(self) -> np.ndarray:
-        """[T] float64 reward of each turn."""
-        return np.array([turn.reward for turn in self.turns], dtype=np.float64)
-
 
 @dataclass(slots=True)
 class Batch:

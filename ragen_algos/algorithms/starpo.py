@@ -29,7 +29,9 @@ Source
 
 Defaults
     ppo, scale batch, gamma = lam = 1, clip .2 / .2, dual clip 3, entropy .001, gradient norm 1, lr 3e-4 and
-    critic_lr 1e-3 (tiny model). KL 0, as in the newer public code; the paper's baseline is ``kl_coef=.001``.
+    critic_lr 1e-3 (tiny model). KL 0, as in the newer public code; the paper's baseline is ``kl_coef=.001``. One
+    minibatch; the paper takes 4 steps per batch of 128 (``minibatches=4``). ``truncated="terminal"``: the budget is
+    shown to the agent and is part of the task, so nothing follows its end; ``ppo`` bootstraps by default.
 
 Known weaknesses
     The return sits at the end of the episode, so only the critic can tell which turn mattered, and only in the ``ppo``
@@ -69,6 +71,7 @@ class StarPO(Algorithm):
     kl_kind: str = "auto"
     dual_clip: float | None = 3.0
     entropy_coef: float = 0.001
+    truncated: str = "terminal"
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, tuple(VARIANTS))

@@ -330,7 +330,7 @@ def fresh_policy(seed: int) -> LanguagePolicy:
     tokenizer = build_tokenizer()
     model = build_model(len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
     return LanguagePolicy(
-        model, tokenizer, name="tiny", env_kwargs={"prompt": "compact"}, max_new_tokens=MAX_NEW_TOKENS
+        model, tokenizer, name="tiny", env_kwargs={"prompt": "compact"}, max_new_tokens=MAX_NEW_TOKENS, tiny=True
     )
 
 

@@ -337,3 +337,54 @@ def plain_log_probs(policy: LanguagePolicy, trajectory: Trajectory) -> np.ndarra
     out = np.zeros(len(ids))
     out[1:] = logp[:-1].gather(1, ids[1:, None]).squeeze(1).numpy()
     return out
+
+
+def _predictions(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """[N, L-1, V] log-probabilities; entry ``t-1`` is the distribution of token ``t``. At least float32."""
+    if not temperature > 0:
+        raise ValueError(f"the temperature must be positive, got {temperature}")
+    if logits.dtype != torch.float64:
+        logits = logits.float()  # a bfloat16 log-softmax is off by up to .04 nats
+    return torch.log_softmax(logits[:, :-1] / temperature, dim=-1)
+
+
+def gather_log_probs(logits: torch.Tensor, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probability of each token given the tokens before it: the plain twin of ``LanguagePolicy.log_probs``.
+
+    ``logits[:, t-1]`` score ``ids[:, t]``. The logits are divided by the temperature, not the log-probabilities.
+
+    Args:
+        logits: [N, L, V], as a causal model returns them for ``ids``.
+        ids: [N, L] int64.
+        temperature: the one used in sampling.
+
+    Returns:
+        [N, L] float32 (float64 if the logits are); column 0, which nothing predicts, is 0.
+
+    Raises:
+        ValueError: shapes that do not fit, or a temperature that is not positive.
+    """
+    if logits.ndim != 3 or logits.shape[:2] != ids.shape:
+        raise ValueError(f"logits {tuple(logits.shape)} do not fit ids {tuple(ids.shape)}")
+    picked = _predictions(logits, temperature).gather(-1, ids[:, 1:, None]).squeeze(-1)
+    return torch.nn.functional.pad(picked, (1, 0))
+
+
+def entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Entropy in nats of the distribution each token was drawn from, with the shift of :func:`gather_log_probs`.
+
+    Args:
+        logits: [N, L, V]; ``-inf`` is allowed for forbidden tokens.
+        temperature: the one used in sampling.
+
+    Returns:
+        [N, L] float32 (float64 if the logits are); column 0 is 0.
+
+    Raises:
+        ValueError: a wrong shape or a temperature that is not positive.
+    """
+    if logits.ndim != 3:
+        raise ValueError(f"logits must have shape [N, L, V], got {tuple(logits.shape)}")
+    logp = _predictions(logits, temperature)
+    finite = logp.clamp(min=torch.finfo(logp.dtype).min)  # 0 * -inf would be NaN
+    return torch.nn.functional.pad(-(logp.exp() * finite).sum(-1), (1, 0))

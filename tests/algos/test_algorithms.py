@@ -141,8 +141,8 @@ def test_impossible_options_are_rejected(options, match):
 @pytest.mark.parametrize(
     ("name", "options", "unread"),
     [
-        ("reinforce", {}, "epochs=4 minibatches=2 clip_high=0.28 dual_clip=3.0 gamma=0.9 lam=0.9 critic_lr=1e-3"),
-        ("grpo", {}, "gamma=0.9 lam=0.9 critic_lr=1e-3 value_clip=0.2"),
+        ("reinforce", {}, "epochs=4 minibatches=2 clip_high=0.28 dual_clip=3.0 gamma=0.9 lam=0.9 critic_lr=2e-3"),
+        ("grpo", {}, "gamma=0.9 lam=0.9 critic_lr=2e-3 value_clip=0.2"),
         ("starpo", {"optimizer": "reinforce"}, "epochs=4 clip_high=0.28 dual_clip=2.0 gamma=0.9"),
         ("starpo", {"optimizer": "grpo"}, "lam=0.9 value_clip=0.2"),
     ],
@@ -222,7 +222,7 @@ def test_a_row_that_is_both_terminated_and_truncated_is_not_continued(name):
 @pytest.mark.parametrize("name", ["ppo", "starpo"])
 def test_a_critic_algorithm_asks_for_what_it_needs(name, batch, critic):
     """P19: a truncated row without a bootstrap value is an error, not silently an end."""
-    algorithm = make(name)
+    algorithm = make(name, truncated="bootstrap")
     assert algorithm.needs_critic
     with pytest.raises(ValueError, match="pass values"):
         algorithm.credit(batch)
@@ -249,8 +249,11 @@ def test_starpo_variants_follow_the_table(batch, critic):
     assert all((a.kl_coef, a.clip_low, a.clip_high, a.dual_clip) == (0, 0.2, 0.2, 3.0) for a in (ppo, grpo, reinforce))
 
     end = rewards_at_end(batch.returns, mask)
+    raw, targets = token_gae(end, values, mask, gamma=1.0, lam=1.0, bootstrap=torch.zeros(len(batch)))
+    torch.testing.assert_close(ppo.credit(batch, values), (whiten(raw, mask), targets))
     raw, targets = token_gae(end, values, mask, gamma=1.0, lam=1.0, bootstrap=truncation_only(batch, bootstrap))
-    torch.testing.assert_close(ppo.credit(batch, values, bootstrap), (whiten(raw, mask), targets))
+    bootstrapped = make("starpo", optimizer="ppo", truncated="bootstrap").credit(batch, values, bootstrap)
+    torch.testing.assert_close(bootstrapped, (whiten(raw, mask), targets))
     by_group = group_advantages(batch.returns, batch.group_id, scale="group")
     torch.testing.assert_close(
         make("starpo", optimizer="grpo", scale="group").credit(batch)[0], broadcast_to_tokens(by_group, mask)

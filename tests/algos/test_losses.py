@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from helpers import entropy, gather_log_probs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +14,6 @@ from ragen_algos.losses import (
     AGGREGATIONS,
     aggregate,
     clip_fraction,
-    entropy,
-    gather_log_probs,
     global_denominator,
     kl_penalty,
     policy_loss,

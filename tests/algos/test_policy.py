@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
 import unicodedata
 from functools import lru_cache
@@ -16,6 +17,8 @@ from helpers import (
     KINDS,
     Scripted,
     byte_tokenizer,
+    entropy,
+    gather_log_probs,
     gpt2,
     llama,
     plain_log_probs,
@@ -26,8 +29,8 @@ from helpers import (
     tiny_mid,
 )
 
-from ragen_algos.losses import entropy, gather_log_probs
 from ragen_algos.policy import LanguagePolicy
+from ragen_algos.rollout import make_env
 from ragen_algos.sampler import Sampler
 from ragen_algos.trajectory import Batch, collate
 
@@ -256,10 +259,10 @@ def test_log_probs_and_entropy_equal_the_plain_functions_on_all_logits(kind, tem
     assert not ent[~mask].any()
 
 
-@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("keeps", [(True, True), (True, False), (False, False)])
 def test_gradients_do_not_depend_on_which_logits_are_computed(keeps):
     policy = policy_of("llama")
-    policy._keeps_logits = keeps
+    policy._keeps_logits, policy._keeps_mask = keeps
     batch = talk_of(policy).batch()
     logp, ent = policy.log_probs(batch, with_entropy=True)
     (logp.sum() + 0.1 * ent.sum()).backward()
@@ -484,3 +487,31 @@ def test_cuda_gives_the_log_probabilities_of_the_cpu():
 
 def test_context_length_is_the_models():
     assert LanguagePolicy(gpt2(positions=64), byte_tokenizer()).context == 64
+
+
+# --- what a downloaded checkpoint may and may not do ------------------------------------------------------------------
+
+
+def test_a_checkpoint_cannot_choose_the_game(tmp_path):
+    """C24: settings that come with weights reach the environment; they must not name code or change the task."""
+    policy = policy_of("tiny")
+    policy.save(tmp_path)
+    card = tmp_path / "ragen_policy.json"
+    hostile = {"game": "subprocess:Popen", "args": ["touch", str(tmp_path / "X")]}
+    for settings in ({"env_kwargs": hostile}, {"env_kwargs": {"slip": 0.0}}, {"model": 1}):
+        card.write_text(json.dumps(settings))
+        with pytest.raises(ValueError, match=r"may choose|unknown settings"):
+            LanguagePolicy.load(str(tmp_path))
+    with pytest.raises(ValueError, match="fixed by its id"):
+        make_env("ragen/Bandit-v0", hostile)
+    assert not (tmp_path / "X").exists()
+
+
+def test_models_without_full_attention_are_refused():
+    """The cache has gaps; a sliding window would count them."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = MistralConfig(vocab_size=300, num_key_value_heads=2, sliding_window=8, **size)
+    with pytest.raises(ValueError, match="full attention"):
+        LanguagePolicy(MistralForCausalLM(config), byte_tokenizer())

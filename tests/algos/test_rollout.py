@@ -253,7 +253,7 @@ def test_turn_records_agree_with_the_environment(env_id):
             assert turn.thought == ("so" if turn.text.startswith("<think>so") else turn.thought)
         assert (t.terminated, t.truncated, t.success) == (terminated, truncated, info["success"])
         assert t.total_return == pytest.approx(total, abs=1e-12)
-        assert t.turn_rewards.sum() == pytest.approx(total, abs=1e-12)
+        assert sum(turn.reward for turn in t.turns) == pytest.approx(total, abs=1e-12)
     assert {turn.format_ok for t in out for turn in t.turns} == {True, False}
 
 
@@ -291,7 +291,7 @@ def test_tokens_and_turns_of_sampled_episodes_fit(kind):
         assert [turn.n_tokens for turn in t.turns] == [int((t.turn_id == k).sum()) for k in range(len(t.turns))]
         assert t.loss_mask.sum() == sum(turn.n_tokens for turn in t.turns)
         assert int(batch.turn_end[row].sum()) == len(t.turns)
-        assert batch.rewards[row][batch.turn_end[row]].tolist() == t.turn_rewards.tolist()
+        assert batch.rewards[row][batch.turn_end[row]].tolist() == [turn.reward for turn in t.turns]
         assert not batch.rewards[row][~batch.turn_end[row]].any()
         assert float(batch.returns[row]) == pytest.approx(t.total_return)
         for k, turn in enumerate(t.turns):
@@ -314,11 +314,23 @@ def test_the_longest_row_decides_the_width_of_a_part():
     assert len(batch.rows([])) == 0
 
 
-def test_progress_counts_the_episodes_still_running():
-    left = []
-    rollout(FunctionPlayer(oracle), SOKOBAN, {}, episode_seeds((0,), groups=10), on_turn=left.append)
-    assert left == sorted(left, reverse=True)
-    assert left[-1] == 0
+def test_the_last_sight_is_appended_only_where_a_budget_cut():
+    """H3, P19: V(s_L) is read where a reply would begin; masks, turns and returns do not change."""
+    seeds = episode_seeds((0,), groups=12)
+    policy = policy_of("tiny")
+    plain = rollout(Sampler(policy), SOKOBAN, {}, seeds)
+    seen = rollout(Sampler(policy), SOKOBAN, {}, seeds, last_sight=True)
+    opening = policy.observation_ids("", stopped=True)[-1]
+    assert any(t.truncated and not t.terminated for t in plain)
+    for a, b in zip(plain, seen, strict=True):
+        n = len(a.ids)
+        assert b.ids[:n].tolist() == a.ids.tolist()
+        assert not b.loss_mask[n:].any()
+        if a.truncated and not a.terminated:
+            assert len(b.ids) > n
+            assert b.ids[-1] == opening
+        else:
+            assert len(b.ids) == n
 
 
 def test_a_sampler_asks_for_what_its_policy_wants():

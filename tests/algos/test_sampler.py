@@ -233,6 +233,29 @@ def test_two_sampled_pieces_are_not_joined_to_one_token():
     assert [i for piece in policy.model.seen for i in piece] == t.ids.tolist()[:-1]
 
 
+def test_a_turn_ends_with_its_answer_and_not_inside_the_thinking():
+    """C3: a stop inside the thinking does not cut; the action is Up, never Down or empty, and keeps its closing tag."""
+    policy = LanguagePolicy(llama(), byte_tokenizer(), max_new_tokens=200)
+    said = "<think>plan A\n\nplan <answer>no</answer> B</think><answer>Up</answer> trailing <answer>Down</answer>"
+    script = policy.reply_ids(said)
+    policy.model, policy._keeps_logits = Scripted(size=267, script=script + script), False
+    sampler = Sampler(policy)
+    sampler._cache_argument = "past_key_values"
+    talk = Talk(sampler, ["say"]).play([[]])
+    reply = talk.replies[0][0]
+    assert reply.text == said.split(" trailing")[0]
+    assert (reply.finish_reason, reply.n_tokens) == ("stop", len(policy.reply_ids(reply.text)))
+    (t,) = talk.trajectories()
+    assert t.loss_mask.sum() == reply.n_tokens
+    # The stop token was not sampled: it becomes part of what the environment says.
+    sampler.observe([0], ["ok"])
+    after = sampler.tokens(0)
+    new = after.ids[len(t.ids) :].tolist()
+    assert new == policy.observation_ids("ok", stopped=False)
+    assert new[0] in policy.stop_ids
+    assert not after.loss_mask[len(t.ids) :].any()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_sampled_stop_token_is_trained_and_nothing_is_added_to_a_cut_turn(kind):
     """P18: what closes a cut turn is an observation."""
@@ -281,8 +304,8 @@ def test_hostile_names_reach_the_model_as_text():
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_that_outgrows_the_model_is_an_error_of_that_episode_alone():
-    """C21: the others go on, and their tokens stay what they would have been."""
+def test_a_conversation_that_outgrows_the_model_ends_that_episode_alone():
+    """The others go on, and their tokens stay what they would have been."""
     policy = LanguagePolicy(gpt2(positions=150), byte_tokenizer(), max_new_tokens=8)
     texts = [["x"] * 2, ["x" * 90] * 2, ["x"] * 2]
     talk = Talk(Sampler(policy), ["a", "b", "c"])
@@ -290,8 +313,7 @@ def test_a_conversation_that_outgrows_the_model_is_an_error_of_that_episode_alon
     first = sampler.reply([0, 1, 2])
     sampler.observe([0, 1, 2], [t[0] for t in texts])
     second = sampler.reply([0, 1, 2])
-    assert [r.error != "" for r in (*first, *second)] == [False, False, False, False, True, False]
-    assert "150 tokens" in second[1].error
+    assert [r.finish_reason == "context" for r in (*first, *second)] == [False, False, False, False, True, False]
     alone = Talk(Sampler(policy), ["a", "b", "c"])
     alone.sampler.reply([0, 1, 2])
     alone.sampler.observe([0, 2], ["x", "x"])

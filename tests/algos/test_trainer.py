@@ -177,10 +177,10 @@ def test_sampling_and_training_agree_at_any_temperature(temperature, paid):
     assert row["logp_gap"] < 1e-4
 
 
-def test_an_episode_that_could_not_be_played_stops_the_run():
-    """C21."""
+def test_a_context_too_small_for_one_turn_stops_the_run():
+    """Talking too long is a failure of an episode; a model that cannot even begin is a mistake of the user."""
     policy = LanguagePolicy(gpt2(positions=64), byte_tokenizer())
-    with pytest.raises(TrainingError, match="failed"):
+    with pytest.raises(TrainingError, match="context of 64 tokens"):
         train(policy, make("reinforce"))
 
 

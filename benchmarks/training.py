@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ragen_algos import LanguagePolicy, TrainConfig, Trainer, make
 
-RUNS = {"reinforce": {}, "grpo": {}, "ppo": {}}
+ALGORITHMS = ("reinforce", "grpo", "ppo")
 
 
 def main() -> None:
@@ -19,9 +19,9 @@ def main() -> None:
     table = Table(title="ragen/Sokoban-v0, 128 episodes per iteration, mean of 2 iterations")
     for column in ("algorithm", "rollout s", "update s", "CPU-s", "sampled tokens/CPU-s"):
         table.add_column(column, justify="right")
-    for name, kwargs in RUNS.items():
+    for name in ALGORITHMS:
         config = TrainConfig(iterations=3, groups=16, group_size=8, seed=0)
-        trainer = Trainer(LanguagePolicy.load("tiny-mid"), make(name, **kwargs), "ragen/Sokoban-v0", None, config)
+        trainer = Trainer(LanguagePolicy.load("tiny-mid"), make(name), "ragen/Sokoban-v0", None, config)
         trainer.iterate(0)
         start, tokens = time.process_time(), trainer.sampled_tokens
         rows = [trainer.iterate(i) for i in (1, 2)]

@@ -1,10 +1,12 @@
 """Reference algorithms for training language-model agents in text environments::
 
-from ragen_algos import LanguagePolicy, TrainConfig, Trainer, make
+    from ragen_algos import LanguagePolicy, TrainConfig, Trainer, make
 
-policy = LanguagePolicy.load("tiny-mid")
-config = TrainConfig(iterations=30, groups=16, group_size=8, seed=0)
-Trainer(policy, make("reinforce"), "ragen/Bandit-v0", None, config, progress=True).run()
+    policy = LanguagePolicy.load("tiny-mid")
+    config = TrainConfig(iterations=30, groups=16, group_size=8, seed=0)
+    Trainer(policy, make("reinforce"), "ragen/Bandit-v0", None, config, progress=True).run()
+
+torch and transformers load when one of the names is first used.
 """
 
 from __future__ import annotations

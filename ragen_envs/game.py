@@ -18,6 +18,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -253,13 +254,24 @@ def digest(*parts: object) -> str:
 
 
 def smallest_symmetry(grid: np.ndarray) -> bytes:
-    """Canonical bytes of a 2-D code array: the smallest of its 8 rotations and reflections, shape included."""
-    candidates = []
-    for turns in range(4):
-        turned = np.rot90(grid, turns)
-        for image in (turned, turned.T):
-            candidates.append(bytes(image.shape) + np.ascontiguousarray(image).astype(np.uint8).tobytes())
-    return min(candidates)
+    """Canonical bytes of a 2-D code array: the smallest of its 8 rotations and reflections, shape included.
+
+    Codes and sides are at most 255.
+    """
+    height, width = grid.shape
+    images = grid.astype(np.uint8).ravel()[_symmetries(height, width)].tobytes()
+    n = height * width
+    shapes = bytes((height, width)), bytes((width, height))
+    # Image 2 * r + t is rotated r times and transposed t times; each of these swaps the sides.
+    return min(shapes[(i // 2 + i) % 2] + images[i * n : (i + 1) * n] for i in range(8))
+
+
+@lru_cache(maxsize=64)
+def _symmetries(height: int, width: int) -> np.ndarray:
+    """For each rotation, plain and transposed, the cells of the board in the order of the image: ``[8, cells]``."""
+    cells = np.arange(height * width, dtype=np.uint16).reshape(height, width)
+    turned = [np.rot90(cells, turns) for turns in range(4)]
+    return np.stack([image.ravel() for turn in turned for image in (turn, turn.T)])
 
 
 def best_actions(q: Sequence[float]) -> tuple[int, ...]:

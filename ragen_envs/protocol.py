@@ -83,7 +83,7 @@ def find_blocks(text: str) -> Blocks:
     head = text[:think_start] if has_thought else text[:tail_start]
     outside = head.strip() != ""
 
-    answer, n_answers, open_at, cursor, unclosed = None, 0, -1, tail_start, False
+    answer, n_answers, open_at, cursor = None, 0, -1, tail_start
     for name, start, end in tags[last_think_end + 1 :]:
         if name == "<think>":
             return Blocks(None, "unclosed_think", False, has_thought, False, text[end:].strip())
@@ -151,7 +151,12 @@ def read_turn(
 
     Returns:
         Action indices, status, ``format_ok``, ``n_dropped`` and the thought.
+
+    Raises:
+        ValueError: ``finish_reason`` is not ``stop`` or ``length``.
     """
+    if finish_reason not in ("stop", "length"):
+        raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish_reason!r}")
     blocks = find_blocks(text if isinstance(text, str) else "")
     actions: tuple[int, ...] = ()
     status, dropped = blocks.status, 0
@@ -187,7 +192,8 @@ def parse_turn(
         finish_reason: ``stop`` or ``length`` (generation was cut).
 
     Raises:
-        ValueError: bad ``reasoning``, ``max_actions`` or ambiguous ``action_names``; never because of ``text``.
+        ValueError: bad ``reasoning``, ``finish_reason``, ``max_actions`` or ambiguous ``action_names``; never because
+            of ``text``.
     """
     check_reasoning(reasoning)
     if max_actions < 1:

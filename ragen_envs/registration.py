@@ -26,6 +26,16 @@ TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
         "RAGEN v1 paper: Phoenix/Dragon, low arm 0.15; tests on Trader/Librarian "
         "(one order to train on, the other is val; RAGEN draws the order at every reset)",
     ),
+    "ragen/Bandit-RAGEN-Engineer-Teacher-v0": (
+        "ragen_envs.bandit:Bandit",
+        {**_BANDIT_BUDGET, "pairs": "engineer-teacher", "low_reward": 0.15},
+        "RAGEN v1 generalisation (the paper's BanditRev): Engineer is low, Teacher high; tests on Trader/Librarian",
+    ),
+    "ragen/Bandit-RAGEN-Teacher-Engineer-v0": (
+        "ragen_envs.bandit:Bandit",
+        {**_BANDIT_BUDGET, "pairs": "teacher-engineer", "low_reward": 0.15},
+        "RAGEN v1 generalisation, arms swapped: Teacher is low, Engineer high; tests on Librarian/Trader",
+    ),
     "ragen/Bandit-RAGEN-HEAD-v0": (
         "ragen_envs.bandit:Bandit",
         {**_BANDIT_BUDGET, "pairs": "head"},

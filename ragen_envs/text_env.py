@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ragen_envs import protocol
-from ragen_envs.game import Game, Plan, digest
+from ragen_envs.game import Game, Plan
 from ragen_envs.spaces import FreeText
 from ragen_envs.splits import SPLITS
 
@@ -65,7 +65,9 @@ class TextEnv(gymnasium.Env[Any, Any]):
         split: ``train``, ``val`` or ``test``: which levels are drawn.
         group_noise: ``independent``: luck follows ``options["dynamics_seed"]``. ``common``: luck follows the level seed
             alone, so that all members of a group meet the same luck.
-        prompt: ``full`` (rules, legend, budgets, form) or ``compact`` (state lines only, for tiny vocabularies).
+        prompt: ``full`` (rules, legend, budgets, form) or ``compact`` (for tiny vocabularies): the game's name, the
+            state, ``left N`` and, after a fault, ``note STATUS``. ``N`` counts the actions left in the episode; the
+            number of the turn is not shown.
         view: One of the game's ``views``; by default its first one, or ``coordinates`` if it has them and the prompt is
             compact.
         oracle: Fill the info keys ``optimal_steps`` and ``deadlock`` from the game's oracle (costs time).
@@ -101,6 +103,21 @@ class TextEnv(gymnasium.Env[Any, Any]):
         **game_kwargs: Any,
     ) -> None:
         self.game: Game[Any, Any] = _build_game(game, game_kwargs)
+        self._arguments: dict[str, Any] = {
+            "observation": observation,
+            "action": action,
+            "reasoning": reasoning,
+            "max_turns": max_turns,
+            "max_actions_per_turn": max_actions_per_turn,
+            "max_actions": max_actions,
+            "format_penalty": format_penalty,
+            "split": split,
+            "group_noise": group_noise,
+            "prompt": prompt,
+            "view": view,
+            "oracle": oracle,
+            "render_mode": render_mode,
+        }
         _one_of("observation", observation, ("text", "messages", "grid"))
         _one_of("action", action, ("text", "discrete"))
         protocol.check_reasoning(reasoning)
@@ -173,29 +190,25 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 object, its JSON value, or the game's notation.
 
         Raises:
-            ValueError: unknown option, or an invalid level or seed. The episode in progress then goes on as it was.
+            ValueError: unknown option, or an invalid level or seed. The episode in progress and ``np_random`` then go
+                on as they were.
         """
-        super().reset(seed=seed)
         options = dict(options or {})
         unknown = set(options) - {"dynamics_seed", "level"}
         if unknown:
             raise ValueError(f"unknown reset options {sorted(unknown)}; known are dynamics_seed and level")
+        luck = options.get("dynamics_seed")
+        if luck is not None and (isinstance(luck, bool) or not isinstance(luck, int | np.integer) or luck < 0):
+            raise ValueError(f"dynamics_seed must be a whole number of at least 0, got {luck!r}")
+        level = None if options.get("level") is None else self._own_level(options["level"])
+        super().reset(seed=seed)
         if seed is None:
             seed = int(self.np_random.integers(2**31))
-        luck = options.get("dynamics_seed")
-        if luck is None:
+        if luck is None or self.group_noise == "common":
             luck = seed
-        elif isinstance(luck, bool) or not isinstance(luck, int | np.integer) or luck < 0:
-            raise ValueError(f"dynamics_seed must be a whole number of at least 0, got {luck!r}")
-        if self.group_noise == "common":
-            luck = seed
-        level = self._draw_level(seed) if options.get("level") is None else self._own_level(options["level"])
-        state = self.game.initial(level)
-        if self.observation_mode == "grid":
-            shape, wanted = self.game.grid(state).shape, self.observation_space.shape
-            if shape != wanted:
-                raise ValueError(f"grid observations of this env have shape {wanted}, the level has {shape}")
-        self.level, self.state, self._rng = level, state, _stream(int(luck), 1)
+        if level is None:
+            level = self._draw_level(seed)
+        self.level, self.state, self._rng = level, self.game.initial(level), _stream(int(luck), 1)
         self._turn = self._actions_used = self._n_invalid = 0
         self._over = False
         self._messages = self._opening()
@@ -212,7 +225,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
         Raises:
             RuntimeError: the episode is over or was never reset.
-            ValueError: a discrete action outside the space.
+            ValueError: a discrete action outside the space, or an unknown ``finish_reason``. Nothing has changed then.
         """
         if self._over:
             raise RuntimeError("the episode is over: call reset() before step()")
@@ -345,6 +358,12 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._messages, self._info = tuple(snapshot["messages"]), snapshot["info"]
         return self._observe(), copy.deepcopy(self._info)
 
+    def sibling(self) -> TextEnv:
+        """Another environment of this class with the same game object and arguments, not yet reset."""
+        other = type(self)(self.game, **self._arguments)
+        other.spec = self.spec
+        return other
+
     @staticmethod
     def info_keys() -> dict[str, type]:
         """Name and type of every info key."""
@@ -368,7 +387,12 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 data = self.game.dump_level(data)
             except (AttributeError, KeyError, TypeError):
                 raise ValueError(f"this is not a level of {self.game.name}: {data!r}") from None
-        return self.game.load_level(data)
+        level = self.game.load_level(data)
+        if self.observation_mode == "grid":
+            shape, wanted = self.game.grid(self.game.initial(level)).shape, self.observation_space.shape
+            if shape != wanted:
+                raise ValueError(f"grid observations of this env have shape {wanted}, the level has {shape}")
+        return level
 
     def _observe(self) -> Any:
         if self.observation_mode == "grid":
@@ -494,11 +518,6 @@ _INFO_KEYS: dict[str, type] = {
     "optimal_steps": int,
     "deadlock": bool,
 }
-
-
-def observation_key(observation: str) -> str:
-    """Digest of what was seen, for grouping turns that started from the same sight."""
-    return digest(observation)
 
 
 def _stream(seed: int, which: int) -> np.random.Generator:

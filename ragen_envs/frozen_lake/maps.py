@@ -20,6 +20,7 @@ TRIES = 20_000
 
 FROZEN, HOLE, GOAL = 0, 1, 2
 """Cell codes of ``LakeLevel.cells``; the start cell is ice."""
+_CODES = str.maketrans("SFHG", "\0\0\1\2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class LakeLevel:
 
     def cells(self) -> np.ndarray:
         """``int8 [height, width]``: 0 ice, 1 hole, 2 goal."""
-        return np.array([["FHG".find(letter.replace("S", "F")) for letter in row] for row in self.rows], dtype=np.int8)
+        codes = bytearray("".join(self.rows).translate(_CODES), "ascii")
+        return np.frombuffer(codes, dtype=np.int8).reshape(self.shape)
 
 
 @njit

@@ -28,6 +28,10 @@ XSB = "#-.*$@+"
 _XSB_CODES = {symbol: code for code, symbol in enumerate(XSB)} | {" ": EMPTY, "_": EMPTY}
 _ALL_CODES = bytes(range(7))
 
+# Translations of :attr:`Level.buffer` for keys: the frame is wall; so is floor, unless it turns out to be reachable.
+_NO_FRAME = bytes(WALL if code == OUTSIDE else code for code in range(256))
+_NO_FLOOR = bytes(WALL if code in (EMPTY, OUTSIDE) else code for code in range(256))
+
 Cell = tuple[int, int]
 """Zero-based (row, column)."""
 
@@ -174,20 +178,20 @@ class Level:
     @cached_property
     def key(self) -> str:
         """Hex digest of the level's content up to rotation, reflection, translation and unreachable floor."""
-        buffer, seen, stack = bytearray(self.buffer), {self.start}, [self.start]
+        buffer, (up, down, left, right) = self.buffer, self.deltas
+        kept = bytearray(buffer.translate(_NO_FLOOR))
+        unseen = bytearray(buffer.translate(_NO_FRAME))
+        stack = [self.start]
         while stack:  # where the player could walk if there were no boxes
             here = stack.pop()
-            for delta in self.deltas:
-                near = here + delta
-                if near not in seen and buffer[near] not in (WALL, OUTSIDE):
-                    seen.add(near)
+            kept[here] = buffer[here]
+            for near in (here + up, here + down, here + left, here + right):
+                if unseen[near]:
+                    unseen[near] = WALL
                     stack.append(near)
-        for i, code in enumerate(buffer):
-            if code == OUTSIDE or (code == EMPTY and i not in seen):
-                buffer[i] = WALL
-        board = np.frombuffer(bytes(buffer), np.uint8).reshape(self.height + 2, self.stride)
-        rows, columns = np.flatnonzero(board.any(axis=1)), np.flatnonzero(board.any(axis=0))
-        board = board[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        board = np.frombuffer(kept, np.uint8).reshape(self.height + 2, self.stride)
+        rows, columns = board.nonzero()
+        board = board[rows[0] : rows[-1] + 1, columns.min() : columns.max() + 1]
         return digest("sokoban", smallest_symmetry(board).hex())
 
 

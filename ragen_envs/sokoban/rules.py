@@ -74,7 +74,7 @@ class Sokoban(Game[Level, State]):
     """Push every box onto a target.
 
     **Description.** A warehouse of walls and floor, seen from above, holds as many boxes as targets. The player walks
-    up, down, left and right, and pushes a box by walking into it, if the cell behind it is free. Boxes cannot be
+    up, down, left and right, and pushes a box by walking into it, if the cell beyond it is free. Boxes cannot be
     pulled, two boxes cannot be pushed at once, and a box in the wrong corner is there for good: the game tests looking
     ahead. Transitions are deterministic. Every sampled level is solvable and carries its exact optimum.
 
@@ -292,7 +292,7 @@ class Sokoban(Game[Level, State]):
                 if plural
                 else "Push the box onto the target."
             ),
-            "Each action moves you one cell. Moving into a box pushes it one cell further, if the cell behind it is "
+            "Each action moves you one cell. Moving into a box pushes it one cell further, if the cell beyond it is "
             "free of walls and boxes. You cannot pull a box and cannot push two at once, so do not get a box stuck. "
             "A blocked move changes nothing.",
             f"Rewards: {STEP_REWARD:g} for every action; {BOX_REWARD:+g} when a box comes onto a target; "

@@ -120,6 +120,7 @@ class Twin:
     ],
 )
 def test_invalid_maps_are_refused_with_the_reason(rows: list[str], message: str) -> None:
+    """C6."""
     with pytest.raises(ValueError, match=message):
         FrozenLake(map=rows)
     with pytest.raises(ValueError, match=message):
@@ -127,6 +128,7 @@ def test_invalid_maps_are_refused_with_the_reason(rows: list[str], message: str)
 
 
 def test_on_a_free_rectangle_right_four_times_ends_in_column_four() -> None:
+    """C6."""
     game = FrozenLake(map=["SFFFF", "FFFFG"], slip=0.0)
     rng = np.random.default_rng(0)
     state = game.initial(game.sample_level(rng))
@@ -167,6 +169,7 @@ def test_hole_and_goal_end_the_game_and_only_the_goal_is_success() -> None:
 
 @pytest.mark.parametrize("slip", [0.0, 0.1, 2 / 3, 1.0])
 def test_slips_have_the_documented_frequencies(slip: float) -> None:
+    """C6: within three standard deviations over 20,000 steps."""
     game = FrozenLake(slip=slip)
     state = LakeState(LakeLevel(("FFF", "FFF", "SFG")), 1, 1)
     rng = np.random.default_rng(11)
@@ -182,6 +185,7 @@ def test_slips_have_the_documented_frequencies(slip: float) -> None:
 
 
 def test_same_seed_same_map_and_same_slips() -> None:
+    """C6."""
     game = FrozenLake(slip=2 / 3)
     walks = []
     for _ in range(2):

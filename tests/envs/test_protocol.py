@@ -122,7 +122,7 @@ BATTERY: list[tuple[str, object, dict[str, Any], str, str, bool, int]] = [
 def test_the_battery_is_read_as_agreed(
     text: object, kwargs: dict[str, Any], executes: str, status: str, format_ok: bool, dropped: int
 ) -> None:
-    """D1-D21, the defaults of section 5, C2, C3."""
+    """D1-D21, the defaults of section 5, C2, C3; K4 in D9-D16 (only ``||`` separates), K6 in D21 (more than MAX)."""
     turn = read(text, **kwargs)
     assert (turn.actions, turn.status) == (tuple(executes.split()), status)
     assert (turn.format_ok, turn.n_dropped) == (format_ok, dropped)
@@ -363,6 +363,8 @@ def test_names_match_by_their_folded_form_only() -> None:
         (NAMES, {"max_actions": 0}, "max_actions"),
         (NAMES, {"max_actions": -1}, "max_actions"),
         (NAMES, {"max_actions": 1, "reasoning": "maybe"}, "reasoning"),
+        (NAMES, {"max_actions": 1, "finish_reason": "banana"}, "finish_reason"),
+        (NAMES, {"max_actions": 1, "finish_reason": None}, "finish_reason"),
         (("Up", "UP"), {"max_actions": 1}, "differ"),
         (("Up", "ＵＰ"), {"max_actions": 1}, "differ"),
         (("Up", " "), {"max_actions": 1}, "visible"),

@@ -512,6 +512,7 @@ def test_draw():
 
 
 def test_solver_statuses():
+    """C13: solved, unsolvable, limit, or an error that names the rule; limits of moves and states are arguments."""
     solved = solve(parse_xsb("#####\n#@*-#\n#####"))
     assert (solved.status, solved.actions, solved.moves, solved.pushes) == ("solved", (), 0, 0)
 
@@ -547,6 +548,7 @@ def check_plan(level, solution):
 
 
 def test_shortest_solutions_equal_plain_search():
+    """C13: lengths as of a plain breadth-first search, and every plan, replayed, ends solved in its length."""
     rng = np.random.default_rng(8)
     levels = [generate(rng, 6, 6, 1) for _ in range(200)]
     levels += [generate(rng, 6, 6, 2) for _ in range(40)]

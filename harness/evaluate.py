@@ -18,13 +18,15 @@ from ragen_algos.rollout import EpisodeSeed, episode_seeds, make_env, rollout
 from ragen_algos.trajectory import Trajectory
 from ragen_envs.splits import SPLITS
 
+_DOMAIN = 0xE7A1
+"""Keeps the seeds of evaluation apart from those of training, which come from (training seed, iteration)."""
 BATCH = 128
 """Episodes played at once. Part of the protocol: batched float sums depend on the batch in the last digits."""
 
 
 def evaluation_seeds(settings: EvaluationSettings, split: str) -> list[EpisodeSeed]:
     """The episodes of a split."""
-    return episode_seeds((settings.seed, SPLITS.index(split)), groups=settings.episodes)
+    return episode_seeds((settings.seed, SPLITS.index(split), _DOMAIN), groups=settings.episodes)
 
 
 def exact_baselines(env_id: str, env_kwargs: dict[str, Any], seeds: list[EpisodeSeed]) -> list[dict[str, float | None]]:

@@ -1,8 +1,8 @@
 """Runs jobs as processes of one thread each (joblib's loky), and shows how far they are.
 
 At most ``workers`` jobs are handed out at a time, so what is handed out is what runs. If a worker process dies (killed,
-out of memory), loky stops the others too; the jobs that were out are tried once more, and a job that is out at a second
-such death is recorded as failed.
+out of memory), loky stops the others too; the jobs that were out are tried once more, each alone, so that one whose
+process dies again is itself to blame and is recorded as failed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +24,7 @@ from rich.progress import Progress as Bars
 
 from harness import store
 from harness.suite import Job
-from harness.train import JobResult, record_error, run_job
+from harness.train import JobResult, finished, record_error, run_job
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -36,7 +36,6 @@ _ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # bars of workers would be drawn over ours
     "TRANSFORMERS_VERBOSITY": "error",
 }
-_TRIES = 2
 
 
 def execute(jobs: Sequence[Job], out: Path, *, workers: int, device: str, console: Console) -> list[JobResult]:
@@ -49,7 +48,7 @@ def execute(jobs: Sequence[Job], out: Path, *, workers: int, device: str, consol
         KeyboardInterrupt: after the workers were stopped.
     """
     waiting, running = deque(jobs), dict[Future[JobResult], Job]()
-    tries: Counter[str] = Counter()
+    suspects: set[str] = set()  # ids of jobs that were out when a process died
     results: list[JobResult] = []
     if not jobs:
         return results
@@ -58,9 +57,10 @@ def execute(jobs: Sequence[Job], out: Path, *, workers: int, device: str, consol
             while waiting or running:
                 try:
                     while waiting and len(running) < workers:
+                        if running and suspects.intersection(j.run_id for j in (waiting[0], *running.values())):
+                            break
                         future = _pool(workers).submit(_in_worker, waiting[0], out, device, os.getpid())
                         running[future] = waiting.popleft()
-                        tries[running[future].run_id] += 1
                     done, _ = wait(running, timeout=0.3, return_when=FIRST_COMPLETED)
                     display.refresh(list(running.values()))
                     for future in done:
@@ -69,12 +69,17 @@ def execute(jobs: Sequence[Job], out: Path, *, workers: int, device: str, consol
                         results.append(result)
                 except BrokenProcessPool:
                     for job in reversed(running.values()):
-                        if tries[job.run_id] < _TRIES:
-                            waiting.appendleft(job)
-                        else:
+                        row = store.run_row(out, job.run_id)
+                        if row is not None and row["status"] == "done":  # it ended just before
+                            result = finished(row)
+                        elif job.run_id in suspects:
                             result = record_error(job, out, "the worker process died (killed, or out of memory)")
-                            display.ended(job, result)
-                            results.append(result)
+                        else:
+                            suspects.add(job.run_id)
+                            waiting.appendleft(job)
+                            continue
+                        display.ended(job, result)
+                        results.append(result)
                     running.clear()
     except BaseException:
         _pool(workers).shutdown(wait=False, kill_workers=True)

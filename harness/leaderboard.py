@@ -136,15 +136,16 @@ def _row(
         "failed_seeds": len(runs) - len(done),
         "episodes": 0,
         "n_errors": 0,
+        "code_version": _common([r["code_version"] for r in done or runs]),
     }
     if not done:
         return row
     per_run = [sorted(episodes[r["run_id"], split, mode], key=lambda e: e["episode"]) for r in done]
     played = [e for es in per_run for e in es]
     scored = [e for e in played if e["status"] == "done"]
-    row |= {"episodes": len(played), "n_errors": len(played) - len(scored)}
     matrix = np.array([[_score(e) for e in es] for es in per_run])
     levels = np.array([e["level_key"] for e in per_run[0]])
+    row |= {"episodes": len(played), "levels": len(set(levels.tolist())), "n_errors": len(played) - len(scored)}
     rate = stats.success_rate(matrix, levels)
     if rate is not None:
         row |= {"success": rate.mean, "success_low": rate.low, "success_high": rate.high, "interval": rate.method}
@@ -176,6 +177,10 @@ def _score(episode: dict[str, Any]) -> float:
     return math.nan if episode["success"] is None else float(episode["success"])
 
 
+def _common(versions: list[str]) -> str:
+    return versions[0] if len(set(versions)) == 1 else "mixed"
+
+
 def _mean(rows: list[dict[str, Any]], key: str) -> float | None:
     """Mean of the values that exist; None if none does."""
     values = [r[key] for r in rows if r[key] is not None]
@@ -194,11 +199,16 @@ def print_table(table: pa.Table, console: Console) -> None:
     for row in rows:
         if row["mode"] == "sampled" or (row["config_id"], row["split"]) not in sampled:
             by_suite[row["suite"], row["suite_version"], row["headline"]].append(row)
+    mixed = set()
     for key in sorted(by_suite, key=lambda k: (k[0], k[1], not k[2])):
         suite, version, headline = key
         what = "headline splits" if headline else "other splits"
         learned = sorted({r["policy"] for r in by_suite[key] if r["kind"] != "scripted"})
         title = f"{suite} v{version}, {what}" + (f", policy {learned[0]}" if len(learned) == 1 else "")
+        versions = {r["code_version"] or "unknown" for r in by_suite[key]}
+        if len(versions) > 1 or "mixed" in versions:
+            title += " **"
+            mixed |= versions
         lines = [
             _cells(row, greedy.get((row["config_id"], row["split"])), name_policy=len(learned) > 1)
             for row in by_suite[key]
@@ -207,13 +217,18 @@ def print_table(table: pa.Table, console: Console) -> None:
     console.print(_LEGEND, markup=False, highlight=False)
     for overrides in sorted({r["overrides"] for r in rows if r["overrides"]}):
         console.print(f"* not the published protocol: {overrides}", markup=False, highlight=False)
+    if mixed:
+        versions_text = ", ".join(sorted(mixed))
+        console.print(f"** not all rows come from the same code: {versions_text}", markup=False, highlight=False)
 
 
 _LEGEND = (
     "success: sampled (greedy only where a row has nothing else). norm.: (success - random) / (optimal - random), both "
-    "exact. gain: over the untrained start, paired. n -e: e episodes could not be played."
+    "exact. gain: over the untrained start, paired. xK, F failed: K seeds are in the means, F others failed. "
+    "n: episodes per seed, and on how many levels if fewer; -e: e episodes of all seeds could not be played. Per run: "
+    "steps of the optimizer, tokens sampled in training and for this row, CPU-s of training and all evaluation."
 )
-_DROPPED_FIRST = ("iter.", "CPU-s", "tokens", "return", "form", "gain 95 %", "n", "greedy")
+_DROPPED_FIRST = ("iter.", "steps", "CPU-s", "tokens", "return", "form", "gain 95 %", "n", "greedy")
 """Columns that a narrow terminal does without, in this order; the file has them all."""
 
 
@@ -240,7 +255,10 @@ def _rich(title: str, lines: list[dict[str, str]], width: int) -> Table:
 
 
 def _cells(row: dict[str, Any], greedy: float | None, *, name_policy: bool) -> dict[str, str]:
-    seeds = f" x{row['seeds']}" if row["seeds"] > 1 else ""
+    failed = f", {row['failed_seeds']} failed" if row["failed_seeds"] else ""
+    seeds = f" x{row['seeds']}{failed}" if row["seeds"] > 1 or (row["seeds"] and failed) else ""
+    per_seed = row["episodes"] // max(1, row["seeds"])
+    levels = f"/{row['levels']}" if row["levels"] is not None and row["levels"] < per_seed else ""
     who = f" ({row['policy']})" if name_policy and row["kind"] != "scripted" else ""
     tokens = (row["train_tokens"] or 0) + (row["eval_tokens"] or 0)
     return {
@@ -254,10 +272,11 @@ def _cells(row: dict[str, Any], greedy: float | None, *, name_policy: bool) -> d
         "gain 95 %": "" if row["gain"] is None else f"{row['gain_low']:+.2f} {row['gain_high']:+.2f}",
         "return": _number(row["mean_return"], 2),
         "form": _number(row["well_formed"], 2),
+        "steps": _number(row["optimizer_steps"], 0),
         "tokens": "" if not tokens else f"{tokens:.0f}" if tokens < 10_000 else f"{tokens / 1000:.0f}k",
         "CPU-s": _number(row["cpu_seconds"], 0),
         "iter.": "" if row["iterations"] is None else str(row["iterations"]),
-        "n": f"{row['episodes']}" + (f" -{row['n_errors']}" if row["n_errors"] else ""),
+        "n": f"{per_seed}{levels}" + (f" -{row['n_errors']}" if row["n_errors"] else ""),
     }
 
 
@@ -288,8 +307,10 @@ def _show(folder: Folder) -> None:
     _require(folder)
     from harness import store
 
-    path = folder / "leaderboard.parquet"
-    table = store.read([path], store.SCHEMAS["leaderboard"]) if path.is_file() else derive(collect(folder))
+    if (folder / "jobs").is_dir():  # a derived file may be older than they are
+        table = derive(collect(folder))
+    else:
+        table = store.read([folder / "leaderboard.parquet"], store.SCHEMAS["leaderboard"])
     print_table(table, wide_console())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,17 @@ def identify(name: str) -> tuple[str, str | None]:
         known = [*SCRIPTED, *EMBEDDED]
         raise UsageError(f"{unknown('policy', name, known)}, a checkpoint folder, hf:NAME_OR_PATH")
     return name, _digest(folder)
+
+
+def is_tiny(source: str) -> bool:
+    """Whether it is an embedded model, or a checkpoint that was trained from one."""
+    card = Path(source.removeprefix("hf:")) / "ragen_policy.json"
+    if source in EMBEDDED or not card.is_file():
+        return source in EMBEDDED
+    try:
+        return bool(json.loads(card.read_text(encoding="utf-8")).get("tiny"))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _digest(folder: Path) -> str:

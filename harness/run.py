@@ -1,7 +1,8 @@
 """Runs a suite: ``python -m harness.run --suite core``.
 
-Everything that can be wrong with the request is found before any work. The same command again continues: finished jobs
-are kept, unfinished ones resume, failed ones are tried once more. Exit codes: 0 done, 1 some jobs or episodes failed,
+Names, options and environments that are wrong are found before any work. The same command again continues: finished
+jobs are kept, unfinished ones resume, failed ones are tried once more. A job some of whose episodes could not be played
+is finished: those episodes stay in its results, without a score. Exit codes: 0 done, 1 some jobs or episodes failed,
 2 wrong usage, 130 interrupted.
 """
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 _NEEDED_BYTES = 200 * 2**20
+_TINY_LR = 3e-4
+"""The default of every algorithm."""
 
 
 @app.command()
@@ -39,10 +42,18 @@ def main(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the protocol: train.iterations=5 (repeatable).")
+        list[str] | None,
+        typer.Option("--set", help="Change the protocol: train.iterations=5, algorithms.lr=1e-6 (repeatable)."),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete this selection's earlier jobs first.")] = False,
-    allow_errors: Annotated[bool, typer.Option("--allow-errors", help="Exit with 0 even if some jobs fail.")] = False,
+    allow_errors: Annotated[
+        bool,
+        typer.Option(
+            "--allow-errors",
+            help="Exit with 0 even if jobs fail or episodes could not be played (a job with such episodes counts as "
+            "done and is not tried again; --fresh does).",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and stop.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Show suites, algorithms, environments and policies.")] = False,
 ) -> None:
@@ -57,6 +68,8 @@ def main(
             raise UsageError(f"--device is auto, cpu or cuda, not {device!r}")
         loaded = load_suite(suite, set_ or ())
         jobs = expand(loaded, algorithms=algo or (), environments=env or (), policy_names=policy or (), seeds=seeds)
+        _check_device(jobs, device)
+        _warn_of_rate(jobs)
         folder = out or Path("results") / loaded.name
         if dry_run:
             _show_plan(jobs, folder)
@@ -79,17 +92,26 @@ def _run(jobs: Sequence[Job], folder: Path, *, workers: int, device: str) -> int
     from harness.train import finished
 
     console = Console()
-    kept = []
+    kept, others = [], []
     for job in jobs:
         row = store.run_row(folder, job.run_id)
         if row is not None and row["status"] == "done":
             kept.append(finished(row))
+            if row["code_version"] != store.code_version():
+                others.append(row["code_version"])
     have = {r.run_id for r in kept}
     todo = [j for j in jobs if j.run_id not in have]
     workers = min(workers, max(1, len(todo)))
     console.print(
         f"{len(jobs)} jobs, {len(kept)} finished before, {len(todo)} to run on {workers} workers", highlight=False
     )
+    if others:
+        versions = ", ".join(sorted(set(others)))
+        typer.echo(
+            f"warning: {len(others)} of them come from other code ({versions}; now {store.code_version()}); "
+            "--fresh runs them again",
+            err=True,
+        )
     try:
         results = [*kept, *execute(todo, folder, workers=workers, device=device, console=console)]
         table = leaderboard.build(folder)
@@ -108,6 +130,26 @@ def _run(jobs: Sequence[Job], folder: Path, *, workers: int, device: str) -> int
     if errors:
         typer.echo(f"{errors} episodes could not be played; they are in no mean, see n_errors", err=True)
     return 1 if failed or errors else 0
+
+
+def _check_device(jobs: Sequence[Job], device: str) -> None:
+    from harness.suite import UsageError
+
+    if device == "cuda" and any(j.config.kind != "scripted" for j in jobs):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError("--device cuda: this torch sees no CUDA device")
+
+
+def _warn_of_rate(jobs: Sequence[Job]) -> None:
+    from harness.policies import is_tiny
+
+    trained = [j for j in jobs if j.config.algorithm and j.config.algorithm["lr"] == _TINY_LR]
+    if any(not is_tiny(source) for source in {j.source for j in trained}):
+        typer.echo(
+            "warning: lr 3e-4 suits the tiny model; published runs of LLMs use 1e-6: --set algorithms.lr=1e-6", err=True
+        )
 
 
 def _default_workers(jobs: Sequence[Job], device: str) -> int:

@@ -6,11 +6,13 @@ Layout of a results folder::
                   run.parquet                          one row; written last, so that it says: this job is finished
                   iterations.parquet episodes.parquet  what the job measured
                   policy/                              the trained policy
+                  start/                               the policy before training, from which KL is measured
                   checkpoint/ usage.json progress.json lock traceback.txt     work in progress, and what went wrong
     runs.parquet iterations.parquet episodes.parquet leaderboard.parquet      derived from jobs/
 
 Jobs write their own files and nothing is appended to a shared one. File names come from hashes and from this list,
-never from names that users choose. A file appears whole or not at all.
+never from names that users choose. A file appears whole or not at all. ``start/`` is kept of policies that do not come
+with the package; the embedded ones are the same again by their name, which ``policy_digest`` in ``runs`` confirms.
 
 Two kinds of nothing: **null** means that there is no such value (it was not run, an episode failed to play, the game
 has no oracle); **NaN** means that it was computed and is undefined (0/0) or a bug.
@@ -167,6 +169,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         seeds=_INT,  # finished
         failed_seeds=_INT,
         episodes=_INT,  # all seeds, errors included
+        levels=_INT,  # distinct ones among the episodes of one seed
         n_errors=_INT,  # episodes without a score; they are in no mean
         success=_REAL,
         success_low=_REAL,  # 95 % interval
@@ -188,6 +191,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         optimizer_steps=_REAL,
         env_steps=_REAL,  # training
         cpu_seconds=_REAL,  # training and all evaluation
+        code_version=_TEXT,  # of all finished seeds, or "mixed"
     ),
 }
 
@@ -247,9 +251,23 @@ def _sync(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process left half-written."""
+    """Remove what a killed process left half-written; a living one may still be writing."""
     for part in folder.glob(".*.part"):
-        part.unlink(missing_ok=True)
+        if not _alive(part.name.split(".")[-2]):
+            part.unlink(missing_ok=True)
+
+
+def _alive(pid: str) -> bool:
+    """Whether a process of this machine has that number (see ``_replace`` for the names)."""
+    if not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 def read(paths: Sequence[Path], schema: pa.Schema) -> pa.Table:
@@ -294,7 +312,18 @@ def run_row(out: Path, run_id: str) -> dict[str, Any] | None:
 
 # --- provenance -----------------------------------------------------------------------------------------------------
 
-_PACKAGES = ("gymnasium", "joblib", "numba", "numpy", "pettingzoo", "pyarrow", "ragen-bench", "tokenizers", "torch")
+_PACKAGES = (
+    "gymnasium",
+    "joblib",
+    "numba",
+    "numpy",
+    "pettingzoo",
+    "pyarrow",
+    "ragen-bench",
+    "tokenizers",
+    "torch",
+    "transformers",
+)
 
 
 @functools.cache
@@ -330,7 +359,7 @@ def _version(package: str) -> str | None:
 @functools.cache
 def environment_facts() -> dict[str, Any]:
     """The columns of ``runs`` about code and machine. No host names, no paths."""
-    packages = {name: _version(name) for name in (*_PACKAGES, "transformers")}
+    packages = {name: _version(name) for name in _PACKAGES}
     return {
         "code_version": code_version(),
         "python": platform.python_version(),

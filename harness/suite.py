@@ -1,14 +1,17 @@
 """Suites: what is run. A TOML file, checked by pydantic, and its expansion into jobs.
 
 One job is one environment x one entry (an algorithm or a baseline) x one policy x one seed. A job's id is a hash of its
-fully resolved configuration, and of nothing else: not of the code, the machine, or the folder it is written to.
+fully resolved configuration, and of nothing else: not of the code, the machine, or the folder it is written to. Two
+settings change memory and time alone, results by no more than float rounding, and are left out: see ``_NO_EFFECT``.
 
 Simplifications: every algorithm trains on every environment with the same budget; an override changes arguments of the
-algorithm on one environment, never the budget.
+algorithm on one environment, never the budget. Not everything is found before any work: what a policy makes of a game
+(its vocabulary, its context) shows when it plays.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
@@ -23,6 +26,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from harness import policies
 
 SUITES = Path(__file__).parent / "suites"
+
+_NO_EFFECT = ("checkpoint_every", "micro_batch")
+"""Settings of ``train`` that are no part of a job's id, nor of the protocol."""
 
 Mode = Literal["sampled", "greedy"]
 Split = Literal["train", "val", "test"]
@@ -108,7 +114,9 @@ class Suite(Model):
     environments: tuple[EnvironmentSpec, ...] = Field(min_length=1)
     algorithms: tuple[AlgorithmSpec, ...] = ()
     overrides: tuple[str, ...] = ()
-    """``key=value`` given on the command line that changed something; not for files."""
+    """``key=value`` of ``--set`` that changed something in ``train``, ``evaluation`` or ``seeds``; not for files."""
+    algorithm_options: dict[str, Any] = {}
+    """Options that ``--set algorithms.KEY=VALUE`` puts over those of every algorithm that reads them; not for files."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -154,12 +162,12 @@ class JobConfig(Model):
     @property
     def run_id(self) -> str:
         """16 hex characters: the same configuration, the same id, everywhere."""
-        return _hash(self.model_dump(mode="json"))
+        return _hash(self.model_dump(mode="json", exclude={"train": set(_NO_EFFECT)}))
 
     @property
     def config_id(self) -> str:
         """Like ``run_id`` without the seed: runs to be averaged share it."""
-        return _hash(self.model_dump(mode="json", exclude={"seed"}))
+        return _hash(self.model_dump(mode="json", exclude={"seed": True, "train": set(_NO_EFFECT)}))
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,8 @@ def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
 
     Args:
         name: For example ``core`` or ``my/suite.toml``.
-        overrides: ``key=value``, keys dotted, values in TOML notation (or plain text): ``train.iterations=5``.
+        overrides: ``key=value``, keys dotted, values in TOML notation (or plain text): ``train.iterations=5``,
+            ``algorithms.lr=1e-6``. The last one of a key counts; those that change nothing are not recorded.
 
     Raises:
         UsageError: no such suite, or something in it or in the overrides is wrong.
@@ -214,36 +223,53 @@ def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"suite {name}: {error}") from None
-    if "overrides" in data:
-        raise UsageError(f"suite {name}: overrides belong on the command line")
-    effective = [text for text in overrides if _override(data, text)]
-    if effective:
-        data["overrides"] = sorted(effective)
+    for key in ("overrides", "algorithm_options"):
+        if key in data:
+            raise UsageError(f"suite {name}: {key} belong on the command line (--set)")
+    published = _validate(name, data)
+    given = dict(_override(text) for text in overrides)
+    for key, value in given.items():
+        section, _, last = key.rpartition(".")
+        where = data.setdefault("algorithm_options", {}) if section == "algorithms" else data
+        (where if section in ("", "algorithms") else where[section])[last] = value
+    suite = _validate(name, data)
+    changed = []
+    for key in given:
+        now, before = _value(suite, key), _value(published, key)
+        if now != before and key not in [f"train.{free}" for free in _NO_EFFECT]:
+            changed.append(f"{key}={canonical_json(now)}")
+    return suite.model_copy(update={"overrides": tuple(sorted(changed))})
+
+
+def _validate(name: str, data: dict[str, Any]) -> Suite:
     try:
         return Suite.model_validate(data)
     except ValidationError as error:
         raise UsageError(f"suite {name}: {_explain(error)}") from None
 
 
-def _override(data: dict[str, Any], text: str) -> bool:
-    """Put one ``key=value`` into the suite's data; whether it changed anything."""
+def _override(text: str) -> tuple[str, Any]:
+    """Key and value of one ``--set``."""
     key, found, raw = text.partition("=")
     key = key.strip()
     keys = _settable()
-    if not found or key not in keys:
-        problem = f"--set wants key=value, got {text!r}" if not found else unknown("key", key, keys)
-        raise UsageError(f"{problem}; keys: {', '.join(keys)}" if not found else problem)
+    if not found:
+        raise UsageError(f"--set wants key=value, got {text!r}; keys: {', '.join(keys)}, algorithms.OPTION")
+    section, _, option = key.partition(".")
+    if key not in keys and not (section == "algorithms" and option.isidentifier()):
+        raise UsageError(f"{unknown('key', key, keys)}, algorithms.OPTION")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
+        return key, tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
-        value = raw.strip()
-    *sections, last = key.split(".")
-    where = data
-    for section in sections:
-        where = where.setdefault(section, {})
-    changed = bool(last not in where or where[last] != value)
-    where[last] = value
-    return changed
+        return key, raw.strip()
+
+
+def _value(suite: Suite, key: str) -> Any:
+    """What the suite says at a dotted key, as JSON has it; of ``algorithms.`` nothing, that is decided per job."""
+    value = suite.model_dump(mode="json")
+    for part in key.split("."):
+        value = value[part] if isinstance(value, dict) else None
+    return value
 
 
 def _settable() -> list[str]:
@@ -298,7 +324,7 @@ def expand(
         seeds: Number of training seeds, by default the suite's.
 
     Raises:
-        UsageError: an unknown name, or arguments that an algorithm does not take.
+        UsageError: an unknown name, or arguments that an algorithm or an environment does not take.
     """
     chosen = list(suite.algorithms)
     if algorithms:
@@ -322,6 +348,10 @@ def expand(
     if learners:
         scripted = list(dict.fromkeys([*(b for b in suite.baselines if b != "start"), *scripted]))
 
+    for place in places:
+        _check_environment(place, trained=bool(chosen and learners))
+    if suite.algorithm_options:
+        _check_options(suite.algorithm_options, chosen, places)
     common: dict[str, Any] = {
         "suite": suite.name,
         "suite_version": suite.version,
@@ -332,12 +362,12 @@ def expand(
     jobs = []
     for place in places:
         for algorithm in chosen if learners else []:
-            options = _resolve(algorithm, place.id)
+            options, changed = _resolve(algorithm, place.id, suite.algorithm_options)
             for source, policy in learners:
                 for seed in range(seeds or suite.seeds):
                     config = JobConfig(
                         **common,
-                        overrides=trained,
+                        overrides=tuple(sorted((*trained, *changed))),
                         environment=place,
                         entry=algorithm.label,
                         kind="trained",
@@ -371,12 +401,64 @@ def _policy(source: str) -> PolicySpec:
     return PolicySpec(name=name, digest=digest)
 
 
-def _resolve(algorithm: AlgorithmSpec, environment: str) -> dict[str, Any]:
+def _check_environment(place: EnvironmentSpec, *, trained: bool) -> None:
+    """Build it once on each split it will be played on."""
+    import gymnasium
+
+    from ragen_envs import TextEnv
+
+    for split in dict.fromkeys((*place.splits, *(("train",) if trained else ()))):
+        try:
+            env = gymnasium.make(
+                place.id, disable_env_checker=True, observation="messages", split=split, **place.kwargs
+            ).unwrapped
+        except (gymnasium.error.Error, ValueError, TypeError, ImportError, AttributeError) as error:
+            reason = str(error).partition(" was raised from the environment creator")[0]
+            raise UsageError(f"environment {place.id!r}, split {split}: {reason}") from None
+        if not isinstance(env, TextEnv) or env.action_mode != "text":
+            raise UsageError(f"environment {place.id!r} is not a text environment of ragen_envs that is played in text")
+
+
+def _check_options(over: dict[str, Any], chosen: Sequence[AlgorithmSpec], places: Sequence[EnvironmentSpec]) -> None:
+    """Every option of ``--set algorithms.`` must be read by one of the algorithms."""
+    read = {option: None for a in chosen for e in places for option in _read(_make(a, _kwargs(a, e.id)))}
+    for option in over:
+        if option not in read:
+            names = ", ".join(a.label for a in chosen) or "no algorithm"
+            raise UsageError(
+                f"--set algorithms.{option} changes nothing for {names}: {unknown('option', option, [*read])}"
+            )
+
+
+def _resolve(algorithm: AlgorithmSpec, environment: str, over: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Every option of an algorithm on an environment, and which of ``over`` (``key=value``) changed something."""
+    before = _make(algorithm, _kwargs(algorithm, environment))
+    over = {key: value for key, value in over.items() if key in _read(before)}
+    after: dict[str, Any] = _make(algorithm, {**_kwargs(algorithm, environment), **over}).to_dict()
+    old = before.to_dict()
+    return after, [f"algorithms.{key}={canonical_json(after[key])}" for key in over if after[key] != old[key]]
+
+
+def _kwargs(algorithm: AlgorithmSpec, environment: str) -> dict[str, Any]:
+    return {**algorithm.kwargs, **algorithm.per_environment.get(environment, {})}
+
+
+def _make(spec: AlgorithmSpec, kwargs: dict[str, Any]) -> Any:
     from ragen_algos import algorithms
 
-    kwargs = {**algorithm.kwargs, **algorithm.per_environment.get(environment, {})}
     try:
-        options: dict[str, Any] = algorithms.make(algorithm.name, **kwargs).to_dict()
+        algorithm = algorithms.make(spec.name, **kwargs)
+        # One spelling of one number: 1 and 1.0 are the same option, and must give the same id.
+        whole: dict[str, Any] = {
+            f.name: float(value)
+            for f in dataclasses.fields(algorithm)
+            if "float" in str(f.type) and type(value := getattr(algorithm, f.name)) is int
+        }
+        return dataclasses.replace(algorithm, **whole)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"algorithm {algorithm.label!r}: {error}") from None
-    return options
+        raise UsageError(f"algorithm {spec.label!r}: {error}") from None
+
+
+def _read(algorithm: Any) -> list[str]:
+    """The options that have an effect."""
+    return [f.name for f in dataclasses.fields(algorithm) if f.name not in algorithm.unread]

@@ -108,8 +108,12 @@ def finished(row: dict[str, Any]) -> JobResult:
 
 
 def record_error(job: Job, out: Path, message: str, details: str = "") -> JobResult:
-    """Write down that a job failed. The next run of the same command tries it again."""
+    """Write down that a job failed, unless it is done. The next run of the same command tries it again."""
     folder = store.job_folder(out, job.run_id)
+    ended = store.run_row(out, job.run_id)
+    if ended is not None and ended["status"] == "done":
+        return finished(ended)
+    folder.mkdir(parents=True, exist_ok=True)
     message = store.without_paths(message)
     if details:
         store.write_text(folder / "traceback.txt", details)
@@ -172,6 +176,10 @@ def _work(job: Job, out: Path, folder: Path, device: str) -> JobResult:
         "device": str(getattr(model, "device", "cpu")) if model else "cpu",
     }
     _write(folder, "runs", [run], "run.parquet")
+    start = folder / "checkpoint" / "start"
+    if job.source not in policies.EMBEDDED and start.is_dir():
+        shutil.rmtree(folder / "start", ignore_errors=True)
+        os.replace(start, folder / "start")
     # What only a resumed job would need.
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     for name in ("usage.json", "traceback.txt"):

@@ -391,7 +391,9 @@ class Trainer:
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
-        config = {k: v for k, v in vars(self.config).items() if k not in ("iterations", "checkpoint_every")}
+        # What may change between a run and its resumption: how long, how often saved, how much at a time.
+        free = ("iterations", "checkpoint_every", "micro_batch")
+        config = {k: v for k, v in vars(self.config).items() if k not in free}
         return {
             "algorithm": self.algorithm.to_dict(),
             "env_id": self.env_id,

@@ -58,7 +58,7 @@ class StubTrainer:
         self.config, self.folder, self.on_iteration = arguments[4], folder, on_iteration
 
     def run(self) -> list[dict[str, Any]]:
-        self.folder.mkdir(exist_ok=True)
+        (self.folder / "start").mkdir(parents=True, exist_ok=True)
         metrics = []
         for i in range(self.config.iterations):
             steps = 3 * (i + 1)

@@ -1,4 +1,4 @@
-"""A game without oracle: every step pays 0.05 and the fourth one falls into a hole."""
+"""A game without oracle: every step pays 0.05 and the fourth one falls into a hole. It registers itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import ragen_envs
 from ragen_envs.game import Game, Outcome, digest
 
 
@@ -64,3 +65,6 @@ class Pit(Game[int, int]):
     @property
     def n_actions(self) -> int:
         return 2
+
+
+ragen_envs.register("tests/Pit-v0", "stub_game:Pit")

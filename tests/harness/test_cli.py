@@ -109,6 +109,7 @@ def test_list_is_light() -> None:
         ([*SCRIPTED, "--out", "/proc/nowhere"], "cannot write"),
         ([*SCRIPTED, "--out", f"{__file__}/below"], "cannot write"),
         ([*SCRIPTED, "--out", __file__], "cannot write"),
+        (["--device", "cuda"], "sees no CUDA device"),
         (["--nonsense"], "No such option"),
     ],
 )
@@ -116,10 +117,48 @@ def test_wrong_usage_is_refused_before_any_work(
     arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, output = call(*arguments)
     assert code == 2
     assert says in output
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_of_scripted_policies_is_light(tmp_path: Path) -> None:
+    arguments = ["x", "--suite", "core", *SCRIPTED, "--dry-run", "--device", "cuda", "--out", str(tmp_path / "out")]
+    code = (
+        f"import runpy, sys; sys.argv = {arguments}\n"
+        "try: runpy.run_module('harness.run', run_name='__main__')\n"
+        "except SystemExit as e: assert not e.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_a_game_of_ones_own_by_the_id_that_names_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\nversion = 1\n[train]\niterations = 1\ngroups = 1\ngroup_size = 2\n'
+        "[evaluation]\nepisodes = 3\nseed = 0\n"
+        '[[environments]]\nid = "stub_game:tests/Pit-v0"\nkwargs = { max_turns = 2 }\n'
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    code, output = call("--suite", str(path), "--policy", "random", "--out", str(tmp_path / "out"))
+    assert code == 0, output
+    rows = store.read([tmp_path / "out" / "episodes.parquet"], store.SCHEMAS["episodes"]).to_pylist()
+    assert [r["status"] for r in rows] == ["done"] * 3
+    assert all(r["actions"] for r in rows)
+    assert "Pit-v0 test" in output
+
+
+def test_the_learning_rate_of_the_tiny_model_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    request = ["--suite", "smoke", "--dry-run", "--algo", "reinforce"]
+    for more, warned in (([], True), (["--set", "algorithms.lr=1e-6"], False)):
+        code, output = call(*request, "--policy", str(tmp_path), *more)
+        assert code == 0, output
+        assert output.count("lr 3e-4 suits the tiny model") == warned
+    assert "suits the tiny" not in call(*request, "--policy", "tiny-mid")[1]
 
 
 def test_dry_run_writes_nothing(tmp_path: Path) -> None:
@@ -152,8 +191,9 @@ def test_killed_and_resumed_equals_undisturbed(tmp_path: Path) -> None:
     assert code == 0
     assert "6 finished before, 0 to run" in output
     assert store.read([broken / "episodes.parquet"], store.SCHEMAS["episodes"]).equals(a)
+    apart = ["cpu_seconds", "code_version"]  # a commit may come in between
     boards = [store.read([d / "leaderboard.parquet"], store.SCHEMAS["leaderboard"]) for d in (whole, broken)]
-    assert boards[0].drop_columns("cpu_seconds").equals(boards[1].drop_columns("cpu_seconds"))
+    assert boards[0].drop_columns(apart).equals(boards[1].drop_columns(apart))
     shown = subprocess.run(
         [sys.executable, "-m", "harness.leaderboard", "show", str(broken)], capture_output=True, text=True, check=True
     ).stdout

@@ -4,6 +4,9 @@ import fcntl
 import io
 import json
 import math
+import re
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,8 @@ from conftest import StubTrainer, episodes_of, make_job, make_training_job
 from rich.console import Console
 from typer.testing import CliRunner
 
-import ragen_envs
-from harness import leaderboard, policies, run, store, train
-from harness.suite import EnvironmentSpec, EvaluationSettings
+from harness import executor, leaderboard, policies, run, store, train
+from harness.suite import EnvironmentSpec, EvaluationSettings, Job
 
 ENVIRONMENTS = ("ragen/Bandit-v0", "ragen/FrozenLake-v0", "ragen/Sokoban-v0")
 
@@ -86,8 +88,7 @@ def test_an_episode_that_cannot_be_played_has_no_score(
 
 
 def test_a_fall_with_positive_return_is_no_success(tmp_path: Path) -> None:  # C21
-    ragen_envs.register("tests/Pit-v0", "stub_game:Pit")
-    job = make_job("random", "tests/Pit-v0")
+    job = make_job("random", "stub_game:tests/Pit-v0")
     assert train.run_job(job, tmp_path).status == "done"
     row = episodes_of(tmp_path, job.run_id)[0]
     assert row["total_return"] == pytest.approx(0.2)
@@ -99,7 +100,7 @@ def test_a_fall_with_positive_return_is_no_success(tmp_path: Path) -> None:  # C
     board = leaderboard.build(tmp_path).to_pylist()
     assert board[0]["normalised"] is None
     assert board[0]["success"] == 0.0
-    oracle = make_job("oracle", "tests/Pit-v0")
+    oracle = make_job("oracle", "stub_game:tests/Pit-v0")
     assert train.run_job(oracle, tmp_path).n_errors == 4
     board = leaderboard.build(tmp_path).to_pylist()
     assert next(r for r in board if r["entry"] == "oracle")["success"] is None
@@ -158,7 +159,10 @@ def test_training_resumes_and_nothing_counts_twice(tmp_path: Path, stub_training
         "lock",
         "policy",
         "run.parquet",
+        "start",
     ]
+    # An error that comes too late changes nothing.
+    assert train.record_error(job, tmp_path, "too late").status == "done"
     # Done is done.
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*.parquet")}
     assert train.run_job(job, tmp_path).status == "done"
@@ -175,9 +179,12 @@ def test_gain_and_seeds_on_the_leaderboard(tmp_path: Path, stub_training: type[S
     trained = next(r for r in board if r["kind"] == "trained" and r["mode"] == "sampled")
     assert (trained["seeds"], trained["episodes"], trained["iterations"]) == (3, 12, 6)
     # The stub plays the same whatever is trained, so the paired gain is exactly nothing.
-    assert (trained["gain"], trained["gain_low"], trained["gain_high"]) == (0.0, 0.0, 0.0)
+    assert trained["gain"] == 0.0
+    assert trained["gain_low"] == -trained["gain_high"] < 0
     assert trained["interval"] == "bootstrap over seeds and levels"
     assert trained["train_tokens"] == 60
+    assert trained["levels"] <= 4
+    assert trained["code_version"] == store.code_version()
     oracle = next(r for r in board if r["kind"] == "scripted")
     assert oracle["gain"] is None
     assert oracle["normalised"] == 1.0
@@ -194,6 +201,86 @@ def test_gain_and_seeds_on_the_leaderboard(tmp_path: Path, stub_training: type[S
     train.run_job(type(start)(other, "stub"), tmp_path)
     board = leaderboard.build(tmp_path).to_pylist()
     assert next(r for r in board if r["config_id"] == other.config_id)["gain"] is None
+
+
+def board_text(out: Path, width: int = 200) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    leaderboard.print_table(leaderboard.derive(leaderboard.collect(out)), console)
+    return console.export_text()
+
+
+def test_failed_seeds_levels_and_other_code_are_visible(
+    tmp_path: Path, stub_training: type[StubTrainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "environment_facts", lambda: {"code_version": "1"})
+    evaluation = EvaluationSettings(episodes=40, seed=3)
+    for seed in range(3):
+        stub_training.fail_at = 0 if seed == 2 else None
+        config = make_training_job(seed).config.model_copy(update={"evaluation": evaluation})
+        train.run_job(Job(config, "stub"), tmp_path)
+    text = board_text(tmp_path)
+    assert "x2, 1 failed" in text
+    assert re.search(r" 40/1[0-6] ", text)  # Bandit's test split has 16 levels
+    assert "**" not in text
+    assert " 18 " in text  # optimizer steps
+    # Another row, of other code; and the file that was derived before it is not what is shown.
+    leaderboard.build(tmp_path)
+    monkeypatch.setattr(store, "environment_facts", lambda: {"code_version": "2"})
+    train.run_job(make_job("random", evaluation=evaluation), tmp_path)
+    assert "** not all rows come from the same code: 1, 2" in board_text(tmp_path)
+    shown = CliRunner().invoke(leaderboard.app, ["show", str(tmp_path)])
+    assert "random" in shown.output
+    stub_training.fail_at = None
+    config = make_training_job(2).config.model_copy(update={"evaluation": evaluation})
+    train.run_job(Job(config, "stub"), tmp_path)
+    rows = leaderboard.derive(leaderboard.collect(tmp_path)).to_pylist()
+    assert {r["code_version"] for r in rows} == {"mixed", "2"}
+
+
+def test_kept_jobs_of_other_code_are_named(tmp_path: Path, in_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = ["--suite", "smoke", "--policy", "random", "--set", "evaluation.episodes=2", "--out", str(tmp_path)]
+    assert "other code" not in CliRunner().invoke(run.app, base).output
+    assert "other code" not in CliRunner().invoke(run.app, base).output
+    monkeypatch.setattr(store, "code_version", lambda: "9")
+    assert "3 of them come from other code" in CliRunner().invoke(run.app, base).output
+
+
+class Pool:
+    """Runs jobs when they are handed out; the process of those in ``deadly`` dies."""
+
+    def __init__(self, out: Path, deadly: set[str]) -> None:
+        self.out, self.deadly, self.together = out, deadly, []
+        self.broken: list[Future[Any]] = []
+
+    def submit(self, function: Any, job: Job, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.broken = [f for f in self.broken if not f.done()] + [future]
+        self.together.append(len(self.broken))
+        if job.run_id in self.deadly:
+            for other in self.broken:
+                other.set_exception(BrokenProcessPool())
+        elif job.config.entry == "oracle":
+            train.run_job(job, self.out)  # done, but its process dies before it can say so
+        else:
+            future.set_result(train.run_job(job, self.out))
+        return future
+
+    def shutdown(self, **_: Any) -> None:
+        pass
+
+
+def test_only_the_guilty_job_fails_when_a_process_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [make_job("oracle"), make_job("random", episodes=3), make_job("random")]
+    pool = Pool(tmp_path, {jobs[1].run_id})
+    monkeypatch.setattr(executor, "_pool", lambda workers: pool)
+    console = Console(file=io.StringIO())
+    results = executor.execute(jobs, tmp_path, workers=2, device="cpu", console=console)
+    assert {r.run_id: r.status for r in results} == {
+        jobs[0].run_id: "done",
+        jobs[1].run_id: "error",
+        jobs[2].run_id: "done",
+    }
+    assert pool.together == [1, 2, 1, 1]  # the second try of the suspect is alone
 
 
 def test_two_processes_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

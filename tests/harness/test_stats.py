@@ -95,6 +95,39 @@ def test_a_perfect_rate_still_has_an_interval() -> None:
     assert (found.low, found.high) == stats.wilson(4, 4)
 
 
+def test_a_gain_without_spread_still_has_an_interval() -> None:
+    """All differences equal: what unseen levels may hold is as large as a Wilson interval says, by 1 either way."""
+    levels, width = np.repeat(each(4), 10), 1 - stats.wilson(4, 4)[0]
+    for gain in (0.0, 1.0):
+        found = stats.paired_gain(np.full((3, 40), gain), np.zeros(40), levels)
+        assert found is not None
+        assert (found.mean, found.low, found.high) == (gain, gain - width, min(1.0, gain + width))
+
+
+def test_equal_levels_still_have_an_interval() -> None:
+    """One level, played often: nothing is known about others, whatever the rate on it is."""
+    found = stats.success_rate(np.array([[1.0, 0.0, 1.0, 0.0]]), np.zeros(4))
+    assert found is not None
+    assert (found.low, found.high) == stats.wilson(0.5, 1)
+
+
+def coverage(sd: float, simulations: int) -> float:
+    """How often the interval holds the true rate: 3 seeds whose rates differ by ``sd``, 256 levels."""
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(simulations):
+        chance = np.clip(rng.beta(2, 2, 256) + rng.normal(0, sd, (3, 1)), 0, 1)
+        found = stats.success_rate((rng.random((3, 256)) < chance).astype(float), each(256))
+        assert found is not None
+        hits += found.low <= 0.5 <= found.high
+    return hits / simulations
+
+
+@pytest.mark.parametrize(("sd", "documented"), [(0.0, 0.99), (0.02, 0.98), (0.05, 0.94), (0.1, 0.85)])
+def test_coverage_is_as_documented(sd: float, documented: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "DRAWS", 200)
+    assert abs(coverage(sd, 200) - documented) < 0.07
+
+
 def test_normalised() -> None:
     assert stats.normalised(0.6, 0.2, 1.0) == pytest.approx(0.5)
     assert math.isnan(stats.normalised(0.6, 0.5, 0.5))

@@ -94,7 +94,11 @@ def test_a_killed_write_leaves_the_old_file(tmp_path: Path) -> None:  # C23
     assert list(tmp_path.glob(".*.part"))
     assert list(tmp_path.glob("*.parquet")) == [path]
     assert store.read([path], store.SCHEMAS["leaderboard"]).equals(old)
+    living = tmp_path / f".runs.parquet.{os.getpid()}.part"
+    living.touch()
     store.sweep(tmp_path)
+    assert living.exists()
+    living.unlink()
     assert os.listdir(tmp_path) == ["leaderboard.parquet"]
 
 

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness import policies
-from harness.suite import PolicySpec, UsageError, expand, load_suite, suite_names
+from harness.suite import Job, PolicySpec, UsageError, expand, load_suite, suite_names
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +27,15 @@ def test_the_suites_of_the_package_are_valid() -> None:
     assert core.train.groups * core.train.group_size == 128
     assert core.evaluation.episodes == 256
     jobs = expand(core)
-    assert len({j.run_id for j in jobs}) == len(jobs) == 3 * 6
+    assert len({j.run_id for j in jobs}) == len(jobs) == 3 * (3 * core.seeds + 3)
     entries = {(j.config.environment.id, j.config.entry) for j in jobs}
     assert len(entries) == 18
     smoke = load_suite("smoke")
     assert [a.label for a in smoke.algorithms] == [a.label for a in core.algorithms]
     assert smoke.environments == core.environments
+    options = [{k: v for k, v in a.kwargs.items() if k != "minibatches"} for a in smoke.algorithms]
+    assert options == [{k: v for k, v in a.kwargs.items() if k != "minibatches"} for a in core.algorithms]
+    assert ["minibatches" in a.kwargs for a in smoke.algorithms] == ["minibatches" in a.kwargs for a in core.algorithms]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,7 @@ def test_the_suites_of_the_package_are_valid() -> None:
         ("croe", [], "Did you mean 'core'? Known: core, smoke"),
         ("core", ["train.iteration=5"], "Did you mean 'train.iterations'?"),
         ("core", ["train.iterations"], "wants key=value"),
+        ("core", ["algorithm.lr=1"], "algorithms.OPTION"),
         ("core", ["train.iterations=-1"], "train.iterations: Input should be greater than 0"),
         ("core", ["train.iterations=many"], "train.iterations: Input should be a valid integer"),
         ("core", ['evaluation.modes=["loud"]'], "evaluation.modes.0"),
@@ -57,6 +63,7 @@ def test_usage_errors(name: str, overrides: list[str], says: str) -> None:
         (('headline = "val"', 'headline = "train"'), "headline split 'train' is not among splits"),
         (('label = "starpo-ppo"', 'label = "reinforce"'), "label 'reinforce' occurs twice"),
         (('id = "ragen/Bandit-v0"', 'id = "ragen/Bandit-v0"\nkwargs = { split = "val" }'), "must not set split"),
+        (("version = 1", "version = 1\noverrides = ['seeds=2']"), "belong on the command line"),
         (("version = 1", "version ="), "Invalid value"),
     ],
 )
@@ -83,10 +90,74 @@ def test_overrides_change_ids_only_where_they_change_something() -> None:
 
     plain = ids()
     assert ids("train.iterations=30", "seeds=2") == plain
+    assert ids("train.temperature=1", "train.checkpoint_every=5", 'evaluation.modes=["sampled", "greedy"]') == plain
+    assert ids("train.micro_batch=4", "train.checkpoint_every=1") == plain
+    assert ids("train.temperature=0.50") == ids("train.temperature = 5e-1") != plain
+    assert ids("train.iterations=7", "train.iterations=5") == ids("train.iterations=5")
+    assert load_suite("core", ["train.iterations=7", "train.iterations= 5"]).overrides == ("train.iterations=5",)
+    assert load_suite("core", ["train.micro_batch=4"]).overrides == ()
     shorter = ids("train.iterations=5")
     kept = {k for k in plain if plain[k] == shorter[k]}
     assert {entry for _, entry in kept} == {"random", "oracle", "start"}
     assert not set(ids("evaluation.episodes=8").values()) & set(plain.values())
+
+
+def test_options_of_the_algorithms_reach_those_that_read_them() -> None:
+    def jobs(*overrides: str, **selection: Any) -> list[Job]:
+        return [j for j in expand(load_suite("core", overrides), seeds=1, **selection) if j.config.kind == "trained"]
+
+    plain, slower = jobs(), jobs("algorithms.lr=1e-6")
+    assert [j.config.overrides for j in slower] == [("algorithms.lr=1e-06",)] * len(plain)
+    assert all((j.config.algorithm or {})["lr"] == 1e-6 for j in slower)
+    assert not {j.run_id for j in plain} & {j.run_id for j in slower}
+    assert jobs("algorithms.lr=3e-4") == jobs("algorithms.gamma=1") == plain
+    # Only the variant with a critic reads it; the others stay what they are.
+    changed = [j.config.entry for j, old in zip(jobs("algorithms.critic_lr=1"), plain, strict=True) if j != old]
+    assert set(changed) == {"starpo-ppo"}
+    assert jobs("algorithms.critic_lr=1") == jobs("algorithms.critic_lr=1.0")
+    ppo = jobs("algorithms.epochs=2", algorithms=["ppo"])
+    assert all((j.config.algorithm or {})["epochs"] == 2 for j in ppo)
+    for wrong, says in (
+        (["algorithms.lrr=1"], "Did you mean 'lr'?"),
+        (["algorithms.name=ppo"], "unknown option 'name'"),
+        (["algorithms.lr=fast"], "lr must be"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(says)):
+            jobs(*wrong)
+    with pytest.raises(UsageError, match="changes nothing for reinforce"):
+        jobs("algorithms.gamma=0.9", algorithms=["reinforce"])
+    start = [j for j in expand(load_suite("core", ["algorithms.lr=1"])) if j.config.kind != "trained"]
+    assert all(not j.config.overrides for j in start)
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ('id = "ragen/Sokobn-v0"', "Did you mean: `Sokoban`?"),
+        ('id = "ragen/Sokoban-v9"', "v9"),
+        ('id = "no_such_module:ragen/Sokoban-v0"', "no_such_module"),
+        ('id = "CartPole-v1"', "CartPole"),
+        ('id = "ragen/Sokoban-v0"\nkwargs = { colour = 1 }', "unknown arguments ['colour']"),
+        ('id = "ragen/Sokoban-v0"\nkwargs = { max_turns = 0 }', "max_turns must be"),
+        ('id = "ragen/Sokoban-v0"\nkwargs = { observation = "grid" }', "observation"),
+        ('id = "ragen/Sokoban-v0"\nkwargs = { action = "discrete" }', "played in text"),
+    ],
+)
+def test_environments_that_cannot_be_built_are_found_before_any_work(place: str, says: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "harness" / "suites" / "smoke.toml").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace('id = "ragen/Sokoban-v0"', place))
+    with pytest.raises(UsageError) as error:
+        expand(load_suite(str(path)), policy_names=["random"])
+    assert says in str(error.value)
+
+
+def test_tiny_checkpoints_are_known(tmp_path: Path) -> None:
+    for name, card in (("a", '{"tiny": true}'), ("b", '{"tiny": false}'), ("c", "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ragen_policy.json").write_text(card)
+    names = ["tiny-mid", f"{tmp_path}/a", f"hf:{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/c", "hf:org/name"]
+    assert [policies.is_tiny(n) for n in names] == [True, True, True, False, False, False]
 
 
 def test_selection() -> None:
@@ -109,7 +180,7 @@ def test_selection() -> None:
     only_scripted = expand(core, policy_names=["random"])
     assert {j.config.entry for j in only_scripted} == {"random"}
     both = expand(core, policy_names=["tiny-mid", "tiny-full", "random"], algorithms=["reinforce"])
-    assert len(both) == 3 * (2 + 2 + 2)
+    assert len(both) == 3 * (2 * core.seeds + 2 + 2)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +253,7 @@ def test_every_setting_is_in_the_id() -> None:
         {"seed": 1},
         {"suite_version": 2},
         {"policy": PolicySpec(name="tiny-mid", digest="1" * 16)},
-        {"train": config.train.model_copy(update={"micro_batch": 3})},
+        {"train": config.train.model_copy(update={"temperature": 0.5})},
         {"algorithm": {**config.algorithm, "lr": 7.0}},
         {"environment": config.environment.model_copy(update={"kwargs": {"max_turns": 3}})},
     ]

@@ -58,4 +58,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "transformers", "tokenizers", "safetensors", "tqdm"):
+            raise ModuleNotFoundError(
+                f"ragen_algos needs {error.name}: pip install 'ragen-bench[train]'", name=error.name
+            ) from None
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,3 +143,24 @@ def test_imports_run_downwards(path: Path) -> None:
     assert not names & MAY_NOT_IMPORT[package]
     if package == "ragen_envs":
         assert names - sys.stdlib_module_names <= BASE
+
+
+@pytest.mark.parametrize(
+    ("statement", "missing", "extra"),
+    [
+        ("import ragen_algos; ragen_algos.make", "torch", "train"),
+        ("from ragen_algos import LanguagePolicy", "transformers", "train"),
+        ("import harness", "typer", "harness"),
+    ],
+)
+def test_a_missing_extra_is_named(statement, missing, extra):
+    """C11, C25: an error that says what to install."""
+    hide = f"""
+import importlib.util, sys
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == {missing!r} else real(name, *rest)
+sys.modules[{missing!r}] = None  # importing it raises ModuleNotFoundError
+"""
+    done = subprocess.run([sys.executable, "-c", hide + statement], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f"pip install 'ragen-bench[{extra}]'" in done.stderr

@@ -10,15 +10,17 @@ characters across that border gives slightly different (always consistent) ids t
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import modeling_utils
+from transformers.utils import logging as hf_logging
 
 from ragen_algos.trajectory import Batch
 
@@ -130,7 +132,8 @@ class LanguagePolicy:
         # ourselves is loaded as it is.
         loader = PreTrainedTokenizerFast if card.is_file() else AutoTokenizer
         tokenizer = loader.from_pretrained(path, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+        with _progress_bars(not tiny):
+            model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
         half = device == "cuda" and not tiny
         return LanguagePolicy(model.to(device), tokenizer, name=name, half=half, **settings)
 
@@ -138,7 +141,8 @@ class LanguagePolicy:
         """Write weights (safetensors), tokenizer and settings; :meth:`load` reads the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(folder, safe_serialization=True)
+        with _progress_bars(not self.tiny):
+            self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         settings = {"env_kwargs": self.env_kwargs, "max_new_tokens": self.max_new_tokens, "tiny": self.tiny}
         (folder / _CARD).write_text(json.dumps(settings, indent=1) + "\n")
@@ -324,6 +328,19 @@ class LanguagePolicy:
             finite = every.clamp(min=torch.finfo(every.dtype).min)  # 0 * -inf would be NaN
             entropy[sampled] = -(every.exp() * finite).sum(-1)
         return logp, entropy
+
+
+@contextlib.contextmanager
+def _progress_bars(wanted: bool) -> Iterator[None]:
+    """transformers' own progress bars, which say nothing where a model takes milliseconds to load."""
+    hide = not wanted and hf_logging.is_progress_bar_enabled()
+    if hide:
+        hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hide:
+            hf_logging.enable_progress_bar()
 
 
 def _check_attention(config: Any) -> None:

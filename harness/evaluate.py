@@ -9,14 +9,16 @@ Beside each result stand two exact expectations on that level: of optimal play, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness import policies
 from harness.suite import EnvironmentSpec, EvaluationSettings
-from ragen_algos.policy import LanguagePolicy
 from ragen_algos.rollout import EpisodeSeed, episode_seeds, make_env, rollout
 from ragen_algos.trajectory import Trajectory
 from ragen_envs.splits import SPLITS
+
+if TYPE_CHECKING:
+    from ragen_algos.policy import LanguagePolicy
 
 _DOMAIN = 0xE7A1
 """Keeps the seeds of evaluation apart from those of training, which come from (training seed, iteration)."""

@@ -114,13 +114,12 @@ class Sampler:
             self._turn_id[r] += [self._turn[r]] * len(sampled[i])
             self._turn[r] += 1
             self._stopped[r] = sampled[i][-1] in stop_ids
-            finished = self._stopped[r] or self._answered(sampled[i])
             # The last sampled token has not passed through the model yet.
             self._pending[r] = [sampled[i][-1]]
             replies.append(
                 Reply(
                     self.policy.primed + self.policy.decode(sampled[i]),
-                    finish_reason="stop" if finished else "length",
+                    finish_reason="length" if open_rows[i] else "stop",
                     n_tokens=len(sampled[i]),
                 )
             )

@@ -22,7 +22,8 @@ Known weaknesses
     where everyone fails, returns differ by the -0.1 per action only; dividing by that group's small standard deviation
     turns these differences into advantages of ordinary size, and the policy learns to act less. Success of 3 seeds
     after 30 iterations, from .461, with 95 % intervals
-    (``python -m harness.run --suite core --env ragen/Sokoban-v0 --algo grpo --set algorithms.scale=group``):
+    (``python -m harness.run --suite core --env ragen/Sokoban-v0 --algo grpo --out DIR``, with
+    ``--set algorithms.scale=group`` and ``--set algorithms.lr=1e-3``):
 
     ===========  =================  =================
     ``scale``    lr 3e-4            lr 1e-3

@@ -32,7 +32,7 @@ from ragen_envs.text_env import TextEnv
 
 HERE = Path(__file__).parent
 MAX_NEW_TOKENS = 32
-"""The longest demonstrated turn has 19 tokens."""
+"""The longest demonstrated turn has 18 tokens."""
 
 TASKS: dict[str, dict[str, Any]] = {
     "sokoban": {"game": "ragen_envs.sokoban:Sokoban", "min_steps": 1, "max_steps": 10},

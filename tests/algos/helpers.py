@@ -39,6 +39,17 @@ KINDS = ("tiny", "gpt2", "llama", "qwen")
 
 COMPACT = {"prompt": "compact"}
 
+CONFIGS = [
+    ("reinforce", {}),
+    ("grpo", {}),
+    ("ppo", {}),
+    ("starpo", {}),
+    ("starpo", {"optimizer": "grpo"}),
+    ("starpo", {"optimizer": "reinforce"}),
+]
+"""Every algorithm, and every variant of one."""
+IDS = ["-".join([name, *options.values()]) for name, options in CONFIGS]
+
 
 # --- tokenizers -------------------------------------------------------------------------------------------------------
 

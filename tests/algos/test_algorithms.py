@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from helpers import CONFIGS, IDS
 
 from ragen_algos.advantages import broadcast_to_tokens, group_advantages, rewards_at_end, token_gae, whiten
 from ragen_algos.algorithms import list_algorithms, make
@@ -16,16 +17,6 @@ from ragen_algos.losses import aggregate, global_denominator, kl_penalty, policy
 from ragen_algos.trajectory import Batch, Trajectory, Turn, collate
 
 torch.set_num_threads(1)
-
-CONFIGS = [
-    ("reinforce", {}),
-    ("grpo", {}),
-    ("ppo", {}),
-    ("starpo", {}),
-    ("starpo", {"optimizer": "grpo"}),
-    ("starpo", {"optimizer": "reinforce"}),
-]
-IDS = ["-".join([name, *options.values()]) for name, options in CONFIGS]
 
 
 def episode(group: int, index: int, rewards: list[float], *, truncated=False, terminated=True, tokens=2) -> Trajectory:

@@ -13,7 +13,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from helpers import byte_tokenizer, gpt2, llama, louder, policy_of, qwen, qwen_tokenizer, tiny_mid
+from helpers import CONFIGS, IDS, byte_tokenizer, gpt2, llama, louder, policy_of, qwen, qwen_tokenizer, tiny_mid
 
 from ragen_algos import trainer as module
 from ragen_algos.algorithms import make
@@ -26,15 +26,6 @@ from ragen_algos.trainer import MAX_BAD_STEPS, TrainConfig, Trainer, TrainingErr
 from ragen_algos.trajectory import collate
 
 BANDIT, SOKOBAN = "ragen/Bandit-v0", "ragen/Sokoban-v0"
-CONFIGS = [
-    ("reinforce", {}),
-    ("grpo", {}),
-    ("ppo", {}),
-    ("starpo", {}),
-    ("starpo", {"optimizer": "grpo"}),
-    ("starpo", {"optimizer": "reinforce"}),
-]
-IDS = ["-".join([name, *options.values()]) for name, options in CONFIGS]
 every_algorithm = pytest.mark.parametrize(("name", "options"), CONFIGS, ids=IDS)
 
 

@@ -24,6 +24,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from ragen_envs import splits
+from ragen_envs.seeding import LEVEL, pick, stream
+
+SPLIT_TRIES = 20_000
+"""Draws of a level before a split counts as empty."""
 
 L = TypeVar("L")
 S = TypeVar("S")
@@ -57,6 +61,20 @@ class OracleValue:
     """Success is impossible from here, however many actions were left."""
     optimal_steps: int
     """Fewest actions from here to success with the best of luck and no budget; -1 if there are none, 0 if solved."""
+
+
+@dataclass(frozen=True, slots=True)
+class OracleValues:
+    """:class:`OracleValue` of ``N`` states as arrays."""
+
+    value: np.ndarray
+    """``float64 [N]``"""
+    q: np.ndarray
+    """``float64 [N, actions]``"""
+    dead_end: np.ndarray
+    """``bool [N]``"""
+    optimal_steps: np.ndarray
+    """``int64 [N]``; -1 where success is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +131,30 @@ class Game(ABC, Generic[L, S]):
     def fixed_level(self) -> L | None:
         """The only level of a game that was built around a level of one's own; None if levels are drawn."""
         return None
+
+    def levels(self, split: str) -> Sequence[L] | None:
+        """The levels of a split, for a game that draws from a finite list; None if it makes new ones."""
+        return None
+
+    def draw_level(self, seed: int, split: str) -> L:
+        """The level of ``split`` that belongs to ``seed``; the fixed level if there is one.
+
+        Raises:
+            ValueError: the game's arguments allow no such level, or too few to find one.
+        """
+        if self.fixed_level is not None:
+            return self.fixed_level
+        listed = self.levels(split)
+        if listed is not None:
+            if not listed:
+                raise ValueError(f"this {self.name} game has no {split} level")
+            return listed[pick(seed, len(listed))]
+        rng = stream(seed, LEVEL)
+        for _ in range(SPLIT_TRIES):
+            level = self.sample_level(rng)
+            if self.split_of(level) == split:
+                return level
+        raise ValueError(f"no {split} level in {SPLIT_TRIES} draws: the game's arguments allow too few levels")
 
     # --- play -----------------------------------------------------------------------------------------------------
 
@@ -196,6 +238,25 @@ class Game(ABC, Generic[L, S]):
     def oracle(self, state: S, actions_left: int) -> OracleValue | None:
         """Exact values of ``state``; None where a game has no oracle (outside benchmarks)."""
         return None
+
+    def oracle_many(self, states: Sequence[S], actions_left: int | Sequence[int] | np.ndarray) -> OracleValues | None:
+        """:meth:`oracle` of many states at once, of any levels, equal to it entry by entry.
+
+        Args:
+            states: ``N`` states.
+            actions_left: one number for all, or one per state.
+        """
+        lefts = np.broadcast_to(np.asarray(actions_left), (len(states),)).tolist()
+        found = [self.oracle(state, left) for state, left in zip(states, lefts, strict=True)]
+        if any(values is None for values in found):
+            return None
+        values = [v for v in found if v is not None]
+        return OracleValues(
+            np.array([v.value for v in values], np.float64),
+            np.array([v.q for v in values], np.float64).reshape(len(values), self.n_actions),
+            np.array([v.dead_end for v in values], bool),
+            np.array([v.optimal_steps for v in values], np.int64),
+        )
 
     def plan(self, state: S, *, turns_left: int, actions_left: int, max_actions: int) -> Plan | None:
         """The best turn of up to ``max_actions`` actions given without seeing what they do.

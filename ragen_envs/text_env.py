@@ -21,13 +21,12 @@ from gymnasium import spaces
 
 from ragen_envs import protocol
 from ragen_envs.game import Game, Plan
+from ragen_envs.seeding import LUCK, next_seed, stream
 from ragen_envs.spaces import FreeText
 from ragen_envs.splits import SPLITS
 
 MAX_TEXT = 1 << 20
 """Longest text in the spaces, in characters. ``step`` reads longer ones too."""
-
-_SPLIT_TRIES = 20_000
 
 
 class TextEnv(gymnasium.Env[Any, Any]):
@@ -203,12 +202,12 @@ class TextEnv(gymnasium.Env[Any, Any]):
         level = None if options.get("level") is None else self._own_level(options["level"])
         super().reset(seed=seed)
         if seed is None:
-            seed = int(self.np_random.integers(2**31))
+            seed = next_seed(self.np_random)
         if luck is None or self.group_noise == "common":
             luck = seed
         if level is None:
-            level = self._draw_level(seed)
-        self.level, self.state, self._rng = level, self.game.initial(level), _stream(int(luck), 1)
+            level = self.game.draw_level(int(seed), self.split)
+        self.level, self.state, self._rng = level, self.game.initial(level), stream(int(luck), LUCK)
         self._turn = self._actions_used = self._n_invalid = 0
         self._over = False
         self._messages = self._opening()
@@ -371,16 +370,6 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _draw_level(self, seed: int) -> Any:
-        if self.game.fixed_level is not None:
-            return self.game.fixed_level
-        rng = _stream(seed, 0)
-        for _ in range(_SPLIT_TRIES):
-            level = self.game.sample_level(rng)
-            if self.game.split_of(level) == self.split:
-                return level
-        raise ValueError(f"no {self.split} level in {_SPLIT_TRIES} draws: the game's arguments allow too few levels")
-
     def _own_level(self, data: Any) -> Any:
         if dataclasses.is_dataclass(data) and not isinstance(data, type):
             try:
@@ -518,10 +507,6 @@ _INFO_KEYS: dict[str, type] = {
     "optimal_steps": int,
     "deadlock": bool,
 }
-
-
-def _stream(seed: int, which: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(which,)))
 
 
 def _one_of(name: str, value: Any, allowed: Sequence[str]) -> None:

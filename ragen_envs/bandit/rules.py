@@ -15,6 +15,7 @@ import numpy as np
 
 from ragen_envs.bandit.pairs import high_first_in_train, resolve
 from ragen_envs.game import Expectation, Game, OracleValue, Outcome, Plan, best_actions, digest
+from ragen_envs.splits import SPLITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,17 @@ class Bandit(Game[BanditLevel, BanditState]):
         self._code = {name: i for i, name in enumerate(names)}
         self._train_order = high_first_in_train(self.pairs)
         self._levels = tuple(BanditLevel(*pair, first) for pair in all_pairs for first in (False, True))
+        self._by_split = {s: tuple(v for v in self._levels if self.split_of(v) == s) for s in SPLITS}
 
     # --- levels ---------------------------------------------------------------------------------------------------
 
     def sample_level(self, rng: np.random.Generator) -> BanditLevel:
         """Uniform over all pairs of the set, train and test, in both orders."""
         return self._levels[int(rng.integers(len(self._levels)))]
+
+    def levels(self, split: str) -> tuple[BanditLevel, ...]:
+        """All levels of the split."""
+        return self._by_split[split]
 
     def level_key(self, level: BanditLevel) -> str:
         """Digest of names, order and both arms' parameters."""

@@ -29,8 +29,8 @@ format: $(INSTALLED) ## put the source into its standard form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED) ## speed of the environments and of the training loop on this machine
-	$(BIN)/python -m benchmarks.environments
+bench: $(INSTALLED) ## speed on this machine, beside the peers that are installed; writes benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.training
 
 tiny: $(INSTALLED) ## rebuild the embedded checkpoints from the solvers' demonstrations
@@ -46,4 +46,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 clean: ## remove the virtual environment and caches; results stay
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

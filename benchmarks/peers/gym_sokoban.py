@@ -48,10 +48,8 @@ def _rooms(figure: str) -> float:
 
 
 MEASUREMENTS = [
-    Measurement("sokoban_discrete", "steps/s", "10x10, 4 boxes, picture", partial(_steps, "rgb_array")),
-    Measurement(
-        "sokoban_discrete", "steps/s", "10x10, 4 boxes, one pixel per cell, no resets", partial(_steps, "tiny_rgb_array")
-    ),
+    Measurement("sokoban_discrete", "steps/s", "10x10, 4 boxes, picture, no resets", partial(_steps, "rgb_array")),
+    Measurement("sokoban_discrete", "steps/s", "the same, one pixel per cell", partial(_steps, "tiny_rgb_array")),
     *(Measurement(figure, "rooms/s", "no optimum", partial(_rooms, figure)) for figure in ROOMS),
 ]
 

@@ -44,8 +44,8 @@ def gymnasium_steps(env: Any, *, look: Callable[[], object] | None = None) -> fl
     return per_cpu_second(play)
 
 
-def batched_steps(step: Callable[[Any], object], batches: Sequence[Any], size: int) -> float:
-    """Steps of single environments per CPU-second, where ``step(batch)`` steps ``size`` of them."""
+def batched_steps(step: Callable[[Any], object], batches: Any, size: int) -> float:
+    """Steps of single environments per CPU-second, where ``step(batches[i])`` steps ``size`` of them."""
 
     def play(n: int) -> None:
         for i in range(n):

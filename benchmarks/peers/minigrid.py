@@ -17,9 +17,9 @@ def _steps(id: str, wrappers: bool) -> float:
 
 
 MEASUREMENTS = [
-    Measurement("minigrid", "steps/s", f"{id}, {'default make' if wrappers else 'unwrapped'}", partial(_steps, id, wrappers))
+    Measurement("minigrid", "steps/s", f"{id}, {how}", partial(_steps, id, how == "default make"))
     for id in ("MiniGrid-Empty-8x8-v0", "MiniGrid-DoorKey-8x8-v0")
-    for wrappers in (True, False)
+    for how in ("default make", "unwrapped")
 ]
 
 if __name__ == "__main__":

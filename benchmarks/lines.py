@@ -1,9 +1,9 @@
 """What a measuring process says: one JSON line per value.
 
 Everything is measured in a process of its own, ours like the peers', so that both start from the same state and nothing
-of the caller (progress bars, other figures' memory) is in the times. ``python -m benchmarks.lines MODULE`` runs
-``figures()`` of one of our modules that way; the peers' modules call :func:`report`. Standard library only: peers'
-environments have nothing else.
+of the caller (progress bars, other figures' memory) is in the times. ``python -m benchmarks.lines MODULE [NAME...]``
+runs ``figures()`` of one of our modules that way; the peers' modules call :func:`report`. Standard library only:
+peers' environments have nothing else.
 """
 
 from __future__ import annotations
@@ -80,9 +80,15 @@ def report(version_of: str, measurements: Iterable[Measurement], wanted: Sequenc
 
 
 def main() -> None:
-    """``figures()`` of the module that the command line names."""
-    for name, value, unit in importlib.import_module(sys.argv[1]).figures():
-        Line(name, float(value), unit).say()
+    """``figures()`` of the module that the command line names; with names of figures, until those are measured."""
+    module, *wanted = sys.argv[1:]
+    missing = set(wanted)
+    for name, value, unit in importlib.import_module(module).figures():
+        if not wanted or name in missing:
+            Line(name, float(value), unit).say()
+        missing.discard(name)
+        if wanted and not missing:
+            break
 
 
 if __name__ == "__main__":

@@ -54,14 +54,18 @@ def plan(figures: Sequence[Figure], peers: Sequence[Peer], *, everything: bool) 
     Args:
         figures: of ours.
         peers: to measure beside them.
-        everything: also what peers measure that is compared with no figure.
+        everything: also what modules measure beyond the figures, and peers what is compared with none.
     """
     measured = {peer.name: {one.figure for one in peer.measurements} for peer in peers}
     steps = []
     for module in dict.fromkeys(figure.module for figure in figures):
-        wanted = {name for figure in figures if figure.module == module for name in figure.compared_with}
+        here = [figure for figure in figures if figure.module == module]
+        wanted = {name for figure in here for name in figure.compared_with}
         beside = [peer for peer in peers if measured[peer.name] & wanted]
-        turn = [_ours(module), *(_theirs(peer, measured[peer.name] & wanted) for peer in beside)]
+        turn = [
+            _ours(module, () if everything else [figure.source_name for figure in here]),
+            *(_theirs(peer, measured[peer.name] & wanted) for peer in beside),
+        ]
         steps += turn * (ROUNDS if beside else 1)
     if everything:
         compared = {name for figure in FIGURES for name in figure.compared_with}
@@ -70,8 +74,8 @@ def plan(figures: Sequence[Figure], peers: Sequence[Peer], *, everything: bool) 
     return steps
 
 
-def _ours(module: str) -> Step:
-    command = (sys.executable, "-m", "benchmarks.lines", module)
+def _ours(module: str, names: Sequence[str]) -> Step:
+    command = (sys.executable, "-m", "benchmarks.lines", module, *names)
     return Step(module, command, lambda results, lines: results.add_ours(module, lines))
 
 

@@ -39,20 +39,26 @@ class _TimeUp(BaseException):
     """Not an Exception: code under measurement that catches those must not swallow it."""
 
 
-def finished_per_cpu_second(work: Callable[[int], object], *, seconds: float) -> float:
+def finished_per_cpu_second(work: Callable[[int], object], *, seconds: float, patience: float = 60.0) -> float:
     """Calls ``work(0)``, ``work(1)``, ... that end within ``seconds`` of CPU time, per CPU-second.
 
-    For calls of very uneven length: the last one is cut off, and its time counts although its result does not.
+    For calls of very uneven length: the last one is cut off, and its time counts although its result does not. If none
+    has ended by then, the first one is waited for, ``patience`` CPU-seconds in all; 0 if even that was not enough.
     """
+    done, late = 0, False
 
     def stop(*_: object) -> None:
-        raise _TimeUp
+        nonlocal late
+        if done or late:
+            raise _TimeUp
+        late = True
+        signal.setitimer(signal.ITIMER_PROF, patience - seconds)
 
-    done = 0
     earlier = signal.signal(signal.SIGPROF, stop)
+    start = time.process_time()
     try:
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        while True:
+        while not (late and done):
             work(done)
             done += 1
     except _TimeUp:
@@ -60,7 +66,7 @@ def finished_per_cpu_second(work: Callable[[int], object], *, seconds: float) ->
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, earlier)
-    return done / seconds
+    return done / (time.process_time() - start)
 
 
 def show(figures: Iterable[tuple[str, float, str]]) -> None:

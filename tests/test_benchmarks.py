@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -112,7 +113,7 @@ def test_names_are_unique_and_each_only_resolves() -> None:
     assert len({(figure.module, figure.source_name) for figure in FIGURES}) == len(FIGURES)
     for figure in FIGURES:
         steps = run.plan([figure], PEERS, everything=False)
-        assert steps[0].command == (sys.executable, "-m", "benchmarks.lines", figure.module)
+        assert steps[0].command == (sys.executable, "-m", "benchmarks.lines", figure.module, figure.source_name)
         assert {step.name for step in steps[1:]} <= {figure.module, *(peer.name for peer in PEERS)}
 
 
@@ -201,6 +202,19 @@ def test_lines_survive_the_way_through_a_process_and_noise_does_not(capsys) -> N
     assert line.version[0].isdigit()
 
 
+def test_a_module_is_left_when_the_wanted_figures_are_measured(tmp_path, monkeypatch, capsys) -> None:
+    source = "def figures():\n    yield 'a', 1, 's'\n    yield 'b', 2, 's'\n    yield 'c', 1 / 0, 's'\n"
+    (tmp_path / "some_figures.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lines", "some_figures", "b"])
+    lines.main()
+    assert lines.parse(capsys.readouterr().out) == [Line("b", 2.0, "s")]
+    monkeypatch.setattr(sys, "argv", ["lines", "some_figures"])
+    with pytest.raises(ZeroDivisionError):
+        lines.main()
+    assert lines.parse(capsys.readouterr().out) == [Line("a", 1.0, "s"), Line("b", 2.0, "s")]
+
+
 def test_a_failing_process_keeps_what_it_said_and_says_why() -> None:
     said = '{"figure": "f", "value": 1.0, "unit": "s", "version": "", "note": ""}'
     program = f"print('{said}', flush=True); raise OSError('no file /home/somebody/secret/levels.xsb')"
@@ -257,18 +271,30 @@ def test_levels_reach_the_measuring_processes(tmp_path, monkeypatch) -> None:
     assert seen == {"RAGEN_LEVELS": str(tmp_path / "xsb")}  # absolute: processes run elsewhere
 
 
+def endless(i: int) -> None:
+    """Ends at once for 0 and 1, and never for others, although it catches Exception."""
+    while i > 1:
+        try:
+            while True:
+                pass
+        except Exception:
+            continue
+
+
 def test_a_window_counts_only_what_ends_in_it() -> None:
-    """The second call would never end: it is cut off, although it catches Exception."""
+    rate = timing.finished_per_cpu_second(endless, seconds=0.05)
+    assert 2 / 0.5 < rate <= 2 / 0.05 * 1.1  # two calls in about 0.05 s
 
-    def work(i: int) -> None:
-        while i:
-            try:
-                while True:
-                    pass
-            except Exception:
-                continue
 
-    assert timing.finished_per_cpu_second(work, seconds=0.05) == 1 / 0.05
+def test_a_window_waits_for_its_first_call_but_not_for_ever() -> None:
+    assert timing.finished_per_cpu_second(lambda i: endless(2), seconds=0.02, patience=0.1) == 0
+
+    def slow(i: int) -> None:
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            pass
+
+    assert 1 / 2.0 < timing.finished_per_cpu_second(slow, seconds=0.02) <= 1 / 0.1
 
 
 def test_amounts() -> None:

@@ -47,7 +47,7 @@ def _episodes() -> float:
             if terminated or truncated:
                 env.reset()
 
-    return per_cpu_second(play, seconds=2.0)
+    return per_cpu_second(play, seconds=1.0)
 
 
 def _rooms(figure: str) -> float:

@@ -36,7 +36,7 @@ def _episodes(id: str) -> float:
             env.get_observation()
             done, _ = env.step(action=turns[i & 4095])
 
-    return per_cpu_second(play, seconds=2.0)
+    return per_cpu_second(play, seconds=1.0)
 
 
 def _steps() -> float:

@@ -100,6 +100,9 @@ def test_page() -> None:
     widths = {row.replace("\\|", "").count("|") for row in rows}
     assert widths == {8, 4, 6, 3}
     assert str(ROOT) not in page
+    # What was not measured in this run stands apart, and says so.
+    assert "RAGEN" not in page.partition("## RAGEN")[0]
+    assert "Measured elsewhere" in page.partition("## RAGEN")[2]
 
 
 def test_a_missed_target_is_said() -> None:

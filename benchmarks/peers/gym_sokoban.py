@@ -29,7 +29,7 @@ def _steps(mode: str) -> float:
     from gym_sokoban.envs.sokoban_env import SokobanEnv
 
     with contextlib.redirect_stdout(io.StringIO()):
-        env = SokobanEnv(dim_room=(10, 10), max_steps=120, num_boxes=4)
+        env = SokobanEnv(dim_room=(6, 6), max_steps=120, num_boxes=1)
     actions = choices(range(1, 9))
 
     def play(n: int) -> None:
@@ -48,7 +48,7 @@ def _rooms(figure: str) -> float:
 
 
 MEASUREMENTS = [
-    Measurement("sokoban_discrete", "steps/s", "10x10, 4 boxes, picture, no resets", partial(_steps, "rgb_array")),
+    Measurement("sokoban_discrete", "steps/s", "6x6, 1 box, picture, no resets", partial(_steps, "rgb_array")),
     Measurement("sokoban_discrete", "steps/s", "the same, one pixel per cell", partial(_steps, "tiny_rgb_array")),
     *(Measurement(figure, "rooms/s", "no optimum", partial(_rooms, figure)) for figure in ROOMS),
 ]

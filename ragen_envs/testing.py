@@ -3,9 +3,9 @@
     from ragen_envs.testing import check_text_env
     check_text_env("mylab/Maze-v0")
 
-or ``python -m ragen_envs.testing mylab.maze:mylab/Maze-v0``. Every rule has a name, says what it demands and how to mend
-what breaks it; all rules are tried, then :class:`ConformanceError` lists the broken ones. Seeds are fixed, so a verdict
-repeats.
+or ``python -m ragen_envs.testing mylab.maze:mylab/Maze-v0``. Every rule has a name, says what it demands and how to
+mend what breaks it; all rules are tried, then :class:`ConformanceError` lists the broken ones. Seeds are fixed, so a
+verdict repeats.
 
 Simplifications: rules look at samples (a few levels, random walks from them), not at every state. Whether a
 ``level_key`` really knows all symmetries of its game, and whether a legend tells the truth, no sample can show. Where
@@ -284,7 +284,8 @@ class _Subject:
 
     def positions(self, most: int) -> Iterator[tuple[Any, int]]:
         """States in play with a number of actions left, spread over the walks."""
-        states = [a for a, b in itertools.pairwise([*self.moves, None]) if b is None or a.state is not b.state]
+        moves = self.moves
+        states = [move for i, move in enumerate(moves) if i == 0 or move.state is not moves[i - 1].state]
         for i, move in enumerate(states[:: max(1, len(states) // most)]):
             yield move.state, move.left if i % 3 else 1 + i % self.env.max_actions
 
@@ -451,10 +452,10 @@ def _registration(subject: _Subject) -> None:
 
 
 @_rule(
-    "The same seed and actions give the same transcript: again in the same environment, also after an episode that was "
-    "broken off, and in a new one.",
-    "All luck of a level comes from the rng of sample_level, all luck of play from the rng of step; no clock, no counter, "
-    "no iteration over sets, nothing remembered from an earlier episode.",
+    "The same seed and actions give the same transcript: again in the same environment, also after an episode "
+    "that was broken off, and in a new one.",
+    "All luck of a level comes from the rng of sample_level, all luck of play from the rng of step; no clock, "
+    "no counter, no iteration over sets, nothing remembered from an earlier episode.",
 )
 def _same_seed(subject: _Subject) -> None:
     env = subject.make()
@@ -473,8 +474,8 @@ def _same_seed(subject: _Subject) -> None:
 def _unseeded_resets(subject: _Subject) -> None:
     logs = []
     for env in (subject.make(), subject.make()):
-        logs.append([*_play(env, 3), *(entry for _ in range(4) for entry in _play(env, None)[:1])])
-    _same(*logs, "seed 3, then four resets without a seed, in two environments")
+        logs.append([*_play(env, 3), *(_entry("reset", env.reset()) for _ in range(4))])
+    _same(logs[0], logs[1], "seed 3, then four resets without a seed, in two environments")
 
 
 @_rule(
@@ -500,7 +501,8 @@ def _neighbours(subject: _Subject) -> None:
 
 @_rule(
     "16 environments that share one game object give the same transcripts in 1 and in 16 threads.",
-    "Keep no work space in the game, its class or its module; caches of pure results must be safe (functools.lru_cache is).",
+    "Keep no work space in the game, its class or its module; caches of pure results must be safe "
+    "(functools.lru_cache is).",
 )
 def _threads(subject: _Subject) -> None:
     base = subject.make()
@@ -531,8 +533,8 @@ def _answer_parent() -> None:
 
 
 @_rule(
-    "Processes of their own, with two values of PYTHONHASHSEED, give the same transcripts in every split; one of them "
-    "knows the environment only as 'module:id'.",
+    "Processes of their own, with two values of PYTHONHASHSEED, give the same transcripts in every split; one "
+    "of them knows the environment only as 'module:id'.",
     "Never use hash() or the order of a set; register the id at the end of the module that holds the game.",
 )
 def _processes(subject: _Subject) -> None:
@@ -553,8 +555,8 @@ def _processes(subject: _Subject) -> None:
 
 
 @_rule(
-    "make, reset, step, render and close leave the state of random, of numpy.random, the environment variables and the "
-    "working directory alone.",
+    "make, reset, step, render and close leave the state of random, of numpy.random, the environment variables "
+    "and the working directory alone.",
     "Draw only from the rng argument (a numpy.random.Generator); never call random.* or numpy.random.*.",
 )
 def _global_luck(subject: _Subject) -> None:
@@ -578,8 +580,8 @@ def _global_luck(subject: _Subject) -> None:
 
 
 @_rule(
-    "options['level'] plays that level, options['dynamics_seed'] changes the luck and not the level, the same one gives "
-    "the same luck, and unknown options are refused.",
+    "options['level'] plays that level, options['dynamics_seed'] changes the luck and not the level, the same "
+    "one gives the same luck, and unknown options are refused.",
     "load_level must read what dump_level wrote; do not override reset.",
 )
 def _options(subject: _Subject) -> None:
@@ -603,8 +605,8 @@ def _options(subject: _Subject) -> None:
 
 
 @_rule(
-    "snapshot() is JSON; restored at any moment, in the same environment or in a sibling, it gives the same observation, "
-    "info, future (luck included) and next level.",
+    "snapshot() is JSON; restored at any moment, in the same environment or in a sibling, it gives the same "
+    "observation, info, future (luck included) and next level.",
     "dump_state must hold everything that the future depends on, and load_state must put all of it back.",
 )
 def _snapshots(subject: _Subject) -> None:
@@ -672,9 +674,9 @@ def _of_one(infos: dict[str, Any], i: int) -> dict[str, Any]:
 def _compare_vectors(wanted: SyncVectorEnv, vector: Any, mode: AutoresetMode, what: str, *, steps: int = 16) -> None:
     """Drive both with the same seeds and actions; they must return the same for every environment."""
     n = wanted.num_envs
-    seeds = [11 * (i + 1) for i in range(n)]
+    seeds: list[int | None] = [11 * (i + 1) for i in range(n)]
     rngs = [random.Random(i) for i in range(n)]
-    returned = [vec.reset(seed=seeds) for vec in (wanted, vector)]
+    returned: list[Any] = [vec.reset(seed=seeds) for vec in (wanted, vector)]
     over = np.zeros(n, bool)
     for step in range(steps + 1):
         logs = []
@@ -684,8 +686,8 @@ def _compare_vectors(wanted: SyncVectorEnv, vector: Any, mode: AutoresetMode, wh
                 row = [values[0][i], *(float(v[i]) for v in values[1:-1]), _of_one(values[-1], i)]
                 rows.append(_entry(f"environment {i}", _plain(row, exact=False)))
             logs.append(rows)
-        for i, rows in enumerate(zip(*logs, strict=True)):
-            _same(rows[:1], rows[1:], f"{what}, step {step}, environment {i}")
+        for one, other in zip(*logs, strict=True):
+            _same([one], [other], f"{what}, step {step}, {one['action']}")
         if step == steps:
             return
         if len(returned[0]) == 5:
@@ -701,8 +703,9 @@ def _compare_vectors(wanted: SyncVectorEnv, vector: Any, mode: AutoresetMode, wh
 
 
 @_rule(
-    "gymnasium.make_vec with the id's vector entry point equals gymnasium.vector.SyncVectorEnv of the single environment "
-    "in every autoreset mode, for text and for discrete actions: observations, rewards, ends and info.",
+    "gymnasium.make_vec with the id's vector entry point equals gymnasium.vector.SyncVectorEnv of the single "
+    "environment in every autoreset mode, for text and for discrete actions: observations, rewards, ends and "
+    "info.",
     "The batched kernels and the rules of the game must be the same game; compare them step by step on the seed named.",
 )
 def _vector(subject: _Subject) -> None:
@@ -723,8 +726,8 @@ def _vector(subject: _Subject) -> None:
 
 
 @_rule(
-    "gymnasium.vector.AsyncVectorEnv(shared_memory=False) equals SyncVectorEnv, and with shared memory text is refused at "
-    "construction instead of becoming garbage.",
+    "gymnasium.vector.AsyncVectorEnv(shared_memory=False) equals SyncVectorEnv, and with shared memory text is "
+    "refused at construction instead of becoming garbage.",
     "Keep ragen_envs.FreeText as the space of text; what a worker process needs must come from the id's arguments.",
 )
 def _async_vector(subject: _Subject) -> None:
@@ -757,7 +760,8 @@ def _faces(subject: _Subject) -> Iterator[tuple[str, TextEnv]]:
 
 @_rule(
     "Every observation of reset and step lies in the observation space, and an action space's sample can be played.",
-    "Texts are str of at most 2**20 characters; grid() returns int8 codes of the shape and number that grid_spec() says.",
+    "Texts are str of at most 2**20 characters; grid() returns int8 codes of the shape and number that "
+    "grid_spec() says.",
 )
 def _spaces(subject: _Subject) -> None:
     for face, env in _faces(subject):
@@ -771,9 +775,11 @@ def _spaces(subject: _Subject) -> None:
 
 
 @_rule(
-    "reset and step return the Python types float, bool, bool, and in info exactly the keys of TextEnv.info_keys(), always "
-    "with the same Python types and as JSON; after reset counters are 0, flags False and action texts empty.",
-    "Convert numpy scalars with float(), bool(), int(); never leave a key out; use -1, NaN or '' where there is no value.",
+    "reset and step return the Python types float, bool, bool, and in info exactly the keys of "
+    "TextEnv.info_keys(), always with the same Python types and as JSON; after reset counters are 0, flags "
+    "False and action texts empty.",
+    "Convert numpy scalars with float(), bool(), int(); never leave a key out; use -1, NaN or '' where there is "
+    "no value.",
 )
 def _info(subject: _Subject) -> None:
     kinds = TextEnv.info_keys()
@@ -832,7 +838,7 @@ def _fresh_objects(subject: _Subject) -> None:
             kept.append(copy.deepcopy(got[i]))
             snapshot = env.snapshot()
             other.reset(seed=9)
-            _spoil(list(other.restore(snapshot))[0])
+            _spoil(other.restore(snapshot))
             _spoil(snapshot)
             _spoil({key: value for key, value in got[i].items() if key in ("observation", "info")})
             if i + 1 < len(wanted):
@@ -888,11 +894,12 @@ class _Twin:
 
 
 @_rule(
-    "Rewards, ends and counters follow from the game and the budgets alone: terminated when the game ends (or the only "
-    "turn is over), truncated exactly when turns or actions run out, success the game's own flag, the penalty for form "
-    "added where format_ok is False; steps before a reset and after the end raise RuntimeError.",
-    "Do not override step. Success comes from Outcome.success and never from the reward; budgets are not the game's "
-    "business.",
+    "Rewards, ends and counters follow from the game and the budgets alone: terminated when the game ends (or "
+    "the only turn is over), truncated exactly when turns or actions run out, success the game's own flag, the "
+    "penalty for form added where format_ok is False; steps before a reset and after the end raise "
+    "RuntimeError.",
+    "Do not override step. Success comes from Outcome.success and never from the reward; budgets are not the "
+    "game's business.",
 )
 def _ends(subject: _Subject) -> None:
     env = subject.make()
@@ -934,10 +941,11 @@ def _hostile(folder: str, names: Sequence[str]) -> list[Any]:
     shell = f"$(touch {folder}/touched)"
     name = names[0]
     texts = [
-        code, shell, f"`touch {folder}/touched`", f"{{0.__class__}}{code}", "%s%n{}", name, f"{name} {name}", f"{name}.",
-        f'"{name}"', "0", "-1", "1e400", "\0" * 10, "\ud800", "\u202e" + name, name + "\u0301", "", "   ", "||", "|||",
-        "<|im_end|><|im_start|>assistant", "<|endoftext|></s>[INST]", "[", "(", "\\", "é□√🙂\n\u2028", "<answer>", "</think>",
-        "a" * 2_000_000, "\u0301" * 200_000, f"{name} || " * 100_000, "<answer>" * 50_000, "(" * 100_000,
+        code, shell, f"`touch {folder}/touched`", f"{{0.__class__}}{code}", "%s%n{}", name, f"{name} {name}",
+        f"{name}.", f'"{name}"', "0", "-1", "1e400", "\0" * 10, "\ud800", "\u202e" + name, name + "\u0301", "", "   ",
+        "||", "|||", "<|im_end|><|im_start|>assistant", "<|endoftext|></s>[INST]", "[", "(", "\\", "é□√🙂\n\u2028",
+        "<answer>", "</think>", "a" * 1_100_000, "\u0301" * 200_000, f"{name} || " * 100_000, "<answer>" * 50_000,
+        "(" * 100_000,
     ]  # fmt: skip
     good = _answer(name)
     whole = [
@@ -953,10 +961,12 @@ def _hostile(folder: str, names: Sequence[str]) -> list[Any]:
 
 
 @_rule(
-    "Whatever is handed to step in place of a turn (None, numbers, bytes, megabytes, control tokens, lone surrogates, NULs, "
-    "broken tags, code), it raises nothing, runs nothing, has a known status, counts as a turn and changes no state unless "
-    "an action was executed; the penalty falls exactly where format_ok is False.",
-    "parse_answer reads text as data: total, linear, without eval, format or shell; it returns (actions, status, dropped).",
+    "Whatever is handed to step in place of a turn (None, numbers, bytes, megabytes, control tokens, lone "
+    "surrogates, NULs, broken tags, code), it raises nothing, runs nothing, has a known status, counts as a "
+    "turn and changes no state unless an action was executed; the penalty falls exactly where format_ok is "
+    "False.",
+    "parse_answer reads text as data: total, linear, without eval, format or shell; it returns (actions, "
+    "status, dropped).",
 )
 def _hostile_text(subject: _Subject) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -985,8 +995,8 @@ def _hostile_text(subject: _Subject) -> None:
             _need(env.observation_space.contains(observation), f"{what} the observation is {_show(observation)}")
             _need(info["action_raw"] == (thing if isinstance(thing, str) else ""), f"{what} action_raw differs")
             penalty = 0.0 if info["format_ok"] else -0.25
-            _need(math.isclose(reward - plain_reward, penalty, abs_tol=1e-9), f"{what} format_ok is {info['format_ok']} "
-                  f"and the penalty {reward - plain_reward:g}")  # fmt: skip
+            paid = reward - plain_reward
+            _need(_close(paid, penalty), f"{what} format_ok is {info['format_ok']} and the penalty {paid:g}")
             if not info["action_executed"]:
                 for key in ("state_hash", "actions_left"):
                     _need(info[key] == before[key], f"{what} nothing was executed but {key} changed")
@@ -1022,8 +1032,8 @@ def _discrete(subject: _Subject) -> None:
 
 
 @_rule(
-    "n_actions counts the action names of every level; each name, in any case, is read as its own index; legal actions "
-    "are indices, each once, and at the start there is one.",
+    "n_actions counts the action names of every level; each name, in any case, is read as its own index; legal "
+    "actions are indices, each once, and at the start there is one.",
     "Names differ after case folding and hold no '||'; parse_answer of a name gives ((index,), 'ok', 0).",
 )
 def _actions(subject: _Subject) -> None:
@@ -1048,7 +1058,8 @@ def _actions(subject: _Subject) -> None:
 
 @_rule(
     "instructions and describe give text for every view: not empty, describe as lines of words with single spaces.",
-    "Join words with one space and lines with one line break; a drawn row is one word, so draw blanks with a visible sign.",
+    "Join words with one space and lines with one line break; a drawn row is one word, so draw blanks with a "
+    "visible sign.",
 )
 def _words(subject: _Subject) -> None:
     game = subject.game
@@ -1111,9 +1122,10 @@ def _grid(subject: _Subject) -> None:
 
 
 @_rule(
-    "step returns an Outcome with a finite float reward and the bools terminated, success and effective; success only where "
-    "the game ends; effective exactly where the state changed, as state_key tells.",
-    "success is the goal of the game, not a paying step. state_key must hold the whole state, and effective compare it.",
+    "step returns an Outcome with a finite float reward and the bools terminated, success and effective; "
+    "success only where the game ends; effective exactly where the state changed, as state_key tells.",
+    "success is the goal of the game, not a paying step. state_key must hold the whole state, and effective "
+    "compare it.",
 )
 def _outcomes(subject: _Subject) -> None:
     for move in subject.moves:
@@ -1131,8 +1143,8 @@ def _outcomes(subject: _Subject) -> None:
 
 
 @_rule(
-    "No method of the game changes its arguments, and step with the same state, action and generator gives the same again, "
-    "whatever was played in between.",
+    "No method of the game changes its arguments, and step with the same state, action and generator gives the "
+    "same again, whatever was played in between.",
     "Make levels and states frozen dataclasses, tuples or strings, and build a new state in step.",
 )
 def _pure(subject: _Subject) -> None:
@@ -1164,7 +1176,7 @@ def _pure(subject: _Subject) -> None:
             )
             _need(image(move.state) == before, f"step with action {action} changed the state it was given: "
                   + _contrast(before, image(move.state)))  # fmt: skip
-        if i % 8 == 0:
+        if i % 20 == 0:
             for name, use in uses(move.state, move.left).items():
                 use()
                 _need(image(move.state) == before, f"{name} changed the state it was given")
@@ -1176,8 +1188,8 @@ def _pure(subject: _Subject) -> None:
 
 
 @_rule(
-    "A level goes through dump_level, JSON and load_level and keeps its dump, key, split and start; data that is no level "
-    "raises ValueError.",
+    "A level goes through dump_level, JSON and load_level and keeps its dump, key, split and start; data that "
+    "is no level raises ValueError.",
     "dump_level gives lists, dicts, strings and numbers (no tuple keys, no numpy); load_level checks before it builds.",
 )
 def _levels(subject: _Subject) -> None:
@@ -1227,10 +1239,10 @@ def _states(subject: _Subject) -> None:
 
 
 @_rule(
-    "Every split has levels; a level drawn for a split is of that split by split_of; no two splits share a level_key; and "
-    "levels with one key are worth the same.",
-    "level_key must depend on all that makes levels different tasks, and on nothing else; leave split_of as it is, or let "
-    "levels(split) list exactly the levels for which split_of says so.",
+    "Every split has levels; a level drawn for a split is of that split by split_of; no two splits share a "
+    "level_key; and levels with one key are worth the same.",
+    "level_key must depend on all that makes levels different tasks, and on nothing else; leave split_of as it "
+    "is, or let levels(split) list exactly the levels for which split_of says so.",
 )
 def _splits(subject: _Subject) -> None:
     game = subject.game
@@ -1250,8 +1262,8 @@ def _splits(subject: _Subject) -> None:
             if values[0] is not None and values[1] is not None:
                 pairs = [(v.value, v.optimal_steps) for v in values if v is not None]
                 right = math.isclose(pairs[0][0], pairs[1][0], abs_tol=1e-9) and pairs[0][1] == pairs[1][1]
-                _need(right, f"two levels have the key {key} but the values and optimal steps {pairs[0]} and {pairs[1]}: "
-                      f"{_show(game.dump_level(twin))} and {_show(game.dump_level(level))}")  # fmt: skip
+                _need(right, f"two levels have the key {key} but the values and optimal steps {pairs[0]} and "
+                      f"{pairs[1]}: {_show(game.dump_level(twin))} and {_show(game.dump_level(level))}")  # fmt: skip
 
 
 # --- exact values ----------------------------------------------------------------------------------------------------
@@ -1270,9 +1282,11 @@ def _unbiased(errors: Sequence[float], what: str) -> None:
 
 
 @_rule(
-    "The oracle's value is the largest q of a legal action and optimal_actions are those that have it; all is 0 without "
-    "actions left and in finished states; dead_end exactly where optimal_steps is -1; neither depends on the budget.",
-    "Fill OracleValue from one table of q: value = max(q), optimal_actions = best_actions(q).",
+    "The oracle's value is the largest q of a legal action and optimal_actions are those that have it; all is 0 "
+    "without actions left and in finished states; dead_end exactly where optimal_steps is -1; neither depends "
+    "on the budget.",
+    "Fill OracleValue from one table of q (value = max(q), optimal_actions = best_actions(q)) that is 0 where nothing is "
+    "left to do.",
 )
 def _oracle_values(subject: _Subject) -> None:
     game = subject.game
@@ -1282,7 +1296,7 @@ def _oracle_values(subject: _Subject) -> None:
         legal = game.legal_actions(state)
         _need(len(v.q) == game.n_actions and all(type(q) is float for q in v.q), f"{what}: q is {_show(v.q)}")
         kinds = (type(v.value), type(v.dead_end), type(v.optimal_steps), type(v.optimal_actions))
-        _need(kinds == (float, bool, int, tuple), f"{what}: value, dead_end, optimal_steps, optimal_actions are of types "
+        _need(kinds == (float, bool, int, tuple), f"{what}: value, dead_end, optimal_steps, optimal_actions are "
               + ", ".join(kind.__name__ for kind in kinds))  # fmt: skip
         top = max(v.q[a] for a in legal)
         _need(math.isfinite(v.value) and abs(v.value - top) <= 1e-9, f"{what}: value {v.value!r}, largest q {top!r}")
@@ -1292,8 +1306,9 @@ def _oracle_values(subject: _Subject) -> None:
               f"{what}: dead_end {v.dead_end} with optimal_steps {v.optimal_steps}")  # fmt: skip
         for other in (0, 1, subject.env.max_actions):
             w = subject.oracle(state, other)
-            _need((w.dead_end, w.optimal_steps) == (v.dead_end, v.optimal_steps), f"{what}: dead_end, optimal_steps are "
-                  f"{v.dead_end}, {v.optimal_steps}, and with {other} left {w.dead_end}, {w.optimal_steps}")  # fmt: skip
+            lasting = [(x.dead_end, x.optimal_steps) for x in (v, w)]
+            _need(lasting[0] == lasting[1], f"{what}: (dead_end, optimal_steps) are {lasting[0]}, with {other} actions "
+                  f"left {lasting[1]}")  # fmt: skip
             _need(other or (w.value, set(w.q)) == (0.0, {0.0}), f"with 0 actions left value {w.value}, q {w.q}")
     for move in subject.moves:
         if move.outcome.terminated:
@@ -1314,9 +1329,10 @@ def _draws(subject: _Subject, state: Any, action: int, rng: np.random.Generator)
 
 
 @_rule(
-    "q of an action is its expected reward plus the expected value of where it leads with one action less: exactly where "
-    "no luck is used, on average where it is.",
-    "Recompute q by one step of the game from the state named; rewards of the last step and ends of the game count too.",
+    "q of an action is its expected reward plus the expected value of where it leads with one action less: "
+    "exactly where no luck is used, on average where it is.",
+    "Recompute q by one step of the game from the state named; rewards of the last step and ends of the game "
+    "count too.",
 )
 def _oracle_q(subject: _Subject) -> None:
     game, errors, rng = subject.game, dict[int, list[float]](), np.random.default_rng(3)
@@ -1326,8 +1342,9 @@ def _oracle_q(subject: _Subject) -> None:
             outcomes, sure = _draws(subject, state, action, rng)
             gains = [o.reward + (0.0 if o.terminated else subject.oracle(o.state, left - 1).value) for o in outcomes]
             if sure:
-                _need(_close(q[action], gains[0]), f"with {left} actions left, {_show(game.describe(state, game.views[0]))}: "
-                      f"q[{action}] is {q[action]!r}, a step and the value behind it give {gains[0]!r}")  # fmt: skip
+                seen = _show(game.describe(state, game.views[0]))
+                _need(_close(q[action], gains[0]), f"with {left} actions left, {seen}: q[{action}] is "
+                      f"{q[action]!r}, a step and the value behind it give {gains[0]!r}")  # fmt: skip
             else:
                 errors.setdefault(action, []).extend(gain - q[action] for gain in gains)
     for action, found in errors.items():
@@ -1335,9 +1352,10 @@ def _oracle_q(subject: _Subject) -> None:
 
 
 @_rule(
-    "optimal_steps is 1 for a step that succeeds, and else one more than that of the best state behind: exactly where no "
-    "luck is used, never more where it is.",
-    "Search breadth first from the state, over all that luck can do; -1 only if no luck and no number of actions helps.",
+    "optimal_steps is 1 for a step that succeeds, and else one more than that of the best state behind: exactly "
+    "where no luck is used, never more where it is.",
+    "Search breadth first from the state, over all that luck can do; -1 only if no luck and no number of "
+    "actions helps.",
 )
 def _optimal_steps(subject: _Subject) -> None:
     game, rng = subject.game, np.random.default_rng(4)
@@ -1390,8 +1408,9 @@ def _oracle_many(subject: _Subject) -> None:
 
 
 @_rule(
-    "Following best_turn (in text) or an optimal action (discrete) earns what the oracle says at the start: exactly where no "
-    "luck is used, on average where it is; success comes as the plan expects, and a plan is never worth more than the value.",
+    "Following best_turn (in text) or an optimal action (discrete) earns what the oracle says at the start: "
+    "exactly where no luck is used, on average where it is; success comes as the plan expects, and a plan is "
+    "never worth more than the value.",
     "plan must count turns and actions as the environment does: min(actions_left, turns_left * max_actions) at most.",
 )
 def _optimal_play(subject: _Subject) -> None:
@@ -1441,8 +1460,8 @@ def _optimal_play(subject: _Subject) -> None:
 
 
 @_rule(
-    "random_play is the mean return and success of uniformly random legal actions, and of a finished state it is 0 and how "
-    "the game ended.",
+    "random_play is the mean return and success of uniformly random legal actions, and of a finished state it "
+    "is 0 and how the game ended.",
     "Count the actions as they come: a finished game stops, a wasted action counts; or leave random_play out.",
 )
 def _random_play(subject: _Subject) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import random
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import gymnasium
@@ -123,7 +124,7 @@ class Walk(Game[Path, Place]):
         return Expectation(0.0 if at in (0, goal) else chance, chance)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _walk(at: int, goal: int, slip: float, left: int) -> tuple[float, float]:
     def after(to: int) -> float:
         return 1.0 if to == goal else 0.0 if to == 0 else max(_walk(to, goal, slip, left - 1))
@@ -134,7 +135,7 @@ def _walk(at: int, goal: int, slip: float, left: int) -> tuple[float, float]:
     return (stay + (1 - slip) * after(at - 1), stay + (1 - slip) * after(at + 1))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _blind(at: int, goal: int, slip: float, left: int) -> float:
     if at in (0, goal) or left == 0:
         return float(at == goal)
@@ -233,10 +234,8 @@ class OldGrid(Walk):
 
 class EvalAnswer(Walk):
     def parse_answer(self, answer: str, state: Place, *, max_actions: int) -> Any:
-        try:
+        with contextlib.suppress(Exception):
             eval(answer)
-        except Exception:
-            pass
         return super().parse_answer(answer, state, max_actions=max_actions)
 
 

@@ -246,6 +246,8 @@ class _Subject:
     def make(self, **changes: Any) -> TextEnv:
         """A new environment, with some arguments changed."""
         env: TextEnv = self.build()
+        if changes.get("action") == "text" and env.action_mode == "discrete":
+            changes.setdefault("max_turns", env.max_actions)  # Turns, which did not count, must suffice.
         return env.sibling(**changes) if changes else env
 
     def importable(self) -> EnvSpec:
@@ -310,6 +312,8 @@ def _clip(text: str, most: int = 160) -> str:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, str) and len(value) > 160:
+        return f"{value[:130]!a} ... ({len(value)} characters)"
     return _clip(ascii(value) if isinstance(value, str) else repr(value))
 
 
@@ -664,9 +668,10 @@ def _from_spec(text: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 def _of_one(infos: dict[str, Any], i: int) -> dict[str, Any]:
     """The info of one environment out of a vector's."""
     found = {}
-    for key, value in infos.items():
+    for key in infos:
         if key.startswith("_") or (f"_{key}" in infos and not infos[f"_{key}"][i]):
             continue
+        value = infos[key]
         found[key] = _of_one(value, i) if isinstance(value, dict) else _plain(value[i], exact=False)
     return found
 
@@ -944,7 +949,7 @@ def _hostile(folder: str, names: Sequence[str]) -> list[Any]:
         code, shell, f"`touch {folder}/touched`", f"{{0.__class__}}{code}", "%s%n{}", name, f"{name} {name}",
         f"{name}.", f'"{name}"', "0", "-1", "1e400", "\0" * 10, "\ud800", "\u202e" + name, name + "\u0301", "", "   ",
         "||", "|||", "<|im_end|><|im_start|>assistant", "<|endoftext|></s>[INST]", "[", "(", "\\", "é□√🙂\n\u2028",
-        "<answer>", "</think>", "a" * 1_100_000, "\u0301" * 200_000, f"{name} || " * 100_000, "<answer>" * 50_000,
+        "<answer>", "</think>", "a" * 1_100_000, "\u0301" * 200_000, f"{name} || " * 20_000, "<answer>" * 20_000,
         "(" * 100_000,
     ]  # fmt: skip
     good = _answer(name)
@@ -953,7 +958,7 @@ def _hostile(folder: str, names: Sequence[str]) -> list[Any]:
         *texts[:12], *texts[-5:],
         f"<think>{code}</think><answer>", f"<think>a {good}", f"<think>a</answer>{good}", f"{_THINK}<answer>{good}",
         f"{_THINK}<answer>{good}</answer>", _THINK + good * 3, _THINK * 3 + good, f"{_THINK}{good}</answer></think>",
-        f"<think>{'a' * 1_000_000}</think>{good}", "<think>" * 100_000, f"<ThInK>x</tHiNk><ANSWER>{name}</aNSWER>",
+        f"<think>{'a' * 1_000_000}</think>{good}", "<think>" * 20_000, f"<ThInK>x</tHiNk><ANSWER>{name}</aNSWER>",
         f"<think >x</think><answer >{name}</answer>", "\ud800\udfff", "\0",
     ]  # fmt: skip
     return [*whole, None, 17, -1, 2.5, float("nan"), True, b"bytes", good.encode(), [good], {"answer": name}, (),
@@ -980,8 +985,10 @@ def _hostile_text(subject: _Subject) -> None:
             _need(right and status in protocol.STATUSES and type(dropped) is int,
                   f"parse_answer({_show(text)}) returns {_show((actions, status, dropped))}")  # fmt: skip
             _need(not os.listdir(folder), f"parse_answer({_show(text)}) made a file: something ran the text")
-        budget = {"max_turns": len(things) + 1, "max_actions": 10 * len(things) + env.max_actions}
-        env, free = (subject.make(action="text", format_penalty=penalty, **budget) for penalty in (-0.25, 0.0))
+        env, free = (
+            subject.make(action="text", observation="text", max_turns=len(things) + 1, format_penalty=penalty)
+            for penalty in (-0.25, 0.0)
+        )
         over = True
         for thing in things:
             what = f"after {_show(thing)}"
@@ -1128,7 +1135,9 @@ def _grid(subject: _Subject) -> None:
     "compare it.",
 )
 def _outcomes(subject: _Subject) -> None:
+    sure = getattr(subject.game, "deterministic", False)
     for move in subject.moves:
+        _need(not (sure and move.lucky), f"{move}: the game says that it is deterministic and drew from rng")
         outcome = move.outcome
         _need(isinstance(outcome, Outcome), f"step gives {_show(outcome)}")
         _need(type(outcome.reward) is float and math.isfinite(outcome.reward), f"{move}: the reward is "
@@ -1285,8 +1294,8 @@ def _unbiased(errors: Sequence[float], what: str) -> None:
     "The oracle's value is the largest q of a legal action and optimal_actions are those that have it; all is 0 "
     "without actions left and in finished states; dead_end exactly where optimal_steps is -1; neither depends "
     "on the budget.",
-    "Fill OracleValue from one table of q (value = max(q), optimal_actions = best_actions(q)) that is 0 where nothing is "
-    "left to do.",
+    "Fill OracleValue from one table of q (value = max(q), optimal_actions = best_actions(q)) that is 0 where nothing "
+    "is left to do.",
 )
 def _oracle_values(subject: _Subject) -> None:
     game = subject.game
@@ -1416,8 +1425,8 @@ def _oracle_many(subject: _Subject) -> None:
 def _optimal_play(subject: _Subject) -> None:
     game = subject.game
     returns, wins = dict[str, list[float]](), dict[str, list[float]]()
-    for action, seed in itertools.product(("text", "discrete"), range(240 if subject.lucky else 10)):
-        env = subject.make(action=action)
+    envs = {action: subject.make(action=action, group_noise="independent") for action in ("text", "discrete")}
+    for (action, env), seed in itertools.product(envs.items(), range(240 if subject.lucky else 10)):
         env.reset(seed=seed % 12, options={"dynamics_seed": seed})
         value = subject.oracle(env.state, min(env.actions_left, env.turns_left * env.max_actions_per_turn)).value
         start = env.best_turn()

@@ -1,4 +1,4 @@
-"""The page on games of one's own: its code is short, runs, prints what it says, passes the kit and runs in the harness."""
+"""The page on games of one's own: its code is short, prints what it says, passes the kit and runs in the harness."""
 
 from __future__ import annotations
 

@@ -146,6 +146,11 @@ def _blind(at: int, goal: int, slip: float, left: int) -> float:
 BUDGET: dict[str, Any] = {"max_turns": 4, "max_actions_per_turn": 3, "max_actions": 9}
 
 
+def changed(outcome: Outcome[Place], **fields: Any) -> Outcome[Any]:
+    names = ("state", "reward", "terminated", "success", "effective")
+    return Outcome(**({name: getattr(outcome, name) for name in names} | fields))
+
+
 class CountsCalls(Walk):
     def sample_level(self, rng: np.random.Generator) -> Path:
         self.calls = getattr(self, "calls", 0) + 1
@@ -202,7 +207,7 @@ class Tired(Walk):
 
     def step(self, state: Place, action: int, rng: np.random.Generator) -> Outcome[Place]:
         outcome = super().step(state, action, rng)
-        return dataclasses.replace(outcome, state=TiredPlace(state.level, outcome.state.at, getattr(state, "n", 0) + 1))
+        return changed(outcome, state=TiredPlace(state.level, outcome.state.at, getattr(state, "n", 0) + 1))
 
     def describe(self, state: Place, view: str) -> str:
         return super().describe(state, view) + f"\nsteps {getattr(state, 'n', 0)}"
@@ -288,18 +293,22 @@ class Sloppy(WideWords, FloatPicture):
 class PaidIsWon(Walk):
     def step(self, state: Place, action: int, rng: np.random.Generator) -> Outcome[Place]:
         outcome = super().step(state, action, rng)
-        return dataclasses.replace(outcome, reward=0.1 * action, success=action > 0)
+        return changed(outcome, reward=0.1 * action, success=action > 0)
 
 
 class NumpyFlag(Walk):
     def step(self, state: Place, action: int, rng: np.random.Generator) -> Outcome[Place]:
         outcome = super().step(state, action, rng)
-        return dataclasses.replace(outcome, terminated=np.bool_(outcome.terminated))
+        return changed(outcome, terminated=np.bool_(outcome.terminated))
+
+
+class SaysSure(Walk):
+    deterministic = True
 
 
 class AlwaysEffective(Walk):
     def step(self, state: Place, action: int, rng: np.random.Generator) -> Outcome[Place]:
-        return dataclasses.replace(super().step(state, action, rng), effective=True)
+        return changed(super().step(state, action, rng), effective=True)
 
 
 class CoarseStateKey(Walk):
@@ -320,7 +329,7 @@ class InPlace(Walk):
     def step(self, state: Any, action: int, rng: np.random.Generator) -> Any:
         outcome = super().step(Place(state.level, state.at), action, rng)
         state.at = outcome.state.at
-        return dataclasses.replace(outcome, state=state)
+        return changed(outcome, state=state)
 
 
 class Remembers(Walk):
@@ -328,7 +337,7 @@ class Remembers(Walk):
 
     def step(self, state: Place, action: int, rng: np.random.Generator) -> Outcome[Place]:
         self.steps += 1
-        return dataclasses.replace(super().step(state, action, rng), reward=float(self.steps))
+        return changed(super().step(state, action, rng), reward=float(self.steps))
 
 
 class ForgetsPlace(Walk):
@@ -574,6 +583,7 @@ MUTANTS: list[tuple[str, Any, str]] = [
     ("grid", game(OldGrid), "the same array twice"),
     ("outcomes", game(PaidIsWon), "success with reward 0.1 and no end"),
     ("outcomes", game(NumpyFlag), r"terminated is np\.False_, a bool"),
+    ("outcomes", game(SaysSure), "the game says that it is deterministic and drew from rng"),
     ("outcomes", game(AlwaysEffective), "effective is True, the state keys are"),
     ("outcomes", game(CoarseStateKey), "effective is True, the state keys are"),
     ("pure", game(InPlace), "step with action 0 changed the state it was given"),
@@ -669,3 +679,63 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
                   ["no_such_module:x/Y-v0"]):  # fmt: skip
         assert main(wrong) == 2
         assert "python -m ragen_envs.testing: " in capsys.readouterr().err
+
+
+# --- what a game need not write --------------------------------------------------------------------------------------
+
+
+class WordsOnly(Walk):
+    grid_spec = Game.grid_spec  # type: ignore[assignment]
+    grid = Game.grid
+
+
+def test_the_defaults_of_a_game() -> None:
+    game = WordsOnly()
+    levels = [Path(0, 5, 2), Path(0, 5, 3)]
+    one, other = (Place(level, 3) for level in levels)
+    assert game.level_of(one) is levels[0]
+    assert len({*map(game.level_key, levels), game.state_key(one), game.state_key(other)}) == 4
+    assert game.state_key(one) == game.state_key(Place(Path(0, 5, 2), 3))
+    picture = game.draw(one)  # at 3 / goal 5 / pit 0
+    assert (picture.shape, picture.dtype) == ((3 * 12, 6 * 12, 3), np.uint8)
+    assert (picture[:12, 24:36] == 255).all(), "a blank"
+    assert (picture[:12, 12:24] == picture[24:36, 24:36]).all(), "two t"
+    assert (picture[:12, 12:24] == picture[0, 12]).all()
+    assert (picture[0, 0] != picture[0, 12]).any(), "a and t"
+
+
+def test_a_game_without_grid_is_played_in_words() -> None:
+    with pytest.raises(ValueError, match="walk is text only: observation must be 'text' or 'messages'"):
+        TextEnv(WordsOnly(), observation="grid")
+    report = check_text_env(
+        lambda: TextEnv(WordsOnly(), **BUDGET), rules=["spaces", "grid", "pictures", "fresh_objects"]
+    )
+    assert [r.rule for r in report.results if r.status == "not applicable"] == ["grid"]
+
+
+def test_a_sibling_may_differ() -> None:
+    env = gymnasium.make("test/Walk-v0").unwrapped
+    assert isinstance(env, TextEnv)
+    other = env.sibling(max_turns=7, action="discrete")
+    assert (other.max_turns, other.action_mode, other.max_actions) == (7, "discrete", env.max_actions)
+    assert other.game is env.game
+    assert other.spec is None, "the spec says something else"
+    assert env.sibling().spec is env.spec
+    with pytest.raises(TypeError):
+        env.sibling(slip=0.0)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"action": "discrete", "observation": "grid", "max_turns": 1},
+        {"observation": "messages", "prompt": "compact", "reasoning": "off", "group_noise": "common", "split": "test",
+         "oracle": True, "format_penalty": 0},
+        {"max_turns": 1, "max_actions_per_turn": 9},
+        {"max_actions": 1},
+    ],
+    ids=["discrete", "compact", "one-turn", "one-action"],
+)  # fmt: skip
+def test_arguments_of_the_environment_do_not_matter(kwargs: dict[str, Any]) -> None:
+    rules = [rule for rule in rule_names() if rule not in ("processes", "async_vector")]
+    assert check_text_env("test/Walk-v0", kwargs=kwargs, rules=rules).failed == ()

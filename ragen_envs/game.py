@@ -58,7 +58,7 @@ class OracleValue:
     value: float
     """Expected return of optimal play."""
     q: tuple[float, ...]
-    """``q[action]``: expected return of ``action`` now and optimal play afterwards."""
+    """``q[action]``: expected return of ``action`` now and optimal play afterwards. Illegal actions do not count."""
     optimal_actions: tuple[int, ...]
     """Every action whose ``q`` equals ``value`` (to 1e-9)."""
     dead_end: bool
@@ -313,7 +313,7 @@ class Game(ABC, Generic[L, S]):
         return min(actions, key=steps_after)
 
     def random_play(self, state: S, actions_left: int) -> Expectation | None:
-        """Exact expectation of ``actions_left`` uniformly random actions (fewer if the game ends); None if unknown.
+        """Exact expectation of ``actions_left`` uniformly random legal actions (fewer if the game ends); None if unknown.
 
         Of a finished state: reward 0, and success as the game ended. The same holds for ``plan``.
         """

@@ -676,7 +676,7 @@ def _of_one(infos: dict[str, Any], i: int) -> dict[str, Any]:
     return found
 
 
-def _compare_vectors(wanted: SyncVectorEnv, vector: Any, mode: AutoresetMode, what: str, *, steps: int = 16) -> None:
+def _compare_vectors(wanted: SyncVectorEnv, vector: Any, mode: AutoresetMode, what: str, *, steps: int = 20) -> None:
     """Drive both with the same seeds and actions; they must return the same for every environment."""
     n = wanted.num_envs
     seeds: list[int | None] = [11 * (i + 1) for i in range(n)]
@@ -709,7 +709,7 @@ def _compare_vectors(wanted: SyncVectorEnv, vector: Any, mode: AutoresetMode, wh
 
 @_rule(
     "gymnasium.make_vec with the id's vector entry point equals gymnasium.vector.SyncVectorEnv of the single "
-    "environment in every autoreset mode, for text and for discrete actions: observations, rewards, ends and "
+    "environment in every autoreset mode, for texts, grids and discrete actions: observations, rewards, ends and "
     "info.",
     "The batched kernels and the rules of the game must be the same game; compare them step by step on the seed named.",
 )
@@ -717,14 +717,17 @@ def _vector(subject: _Subject) -> None:
     spec = subject.spec
     if spec is None or spec.vector_entry_point is None:
         raise _NotApplicable("the id has no vector entry point")
-    for action, mode in itertools.product(("text", "discrete"), AutoresetMode):
-        kwargs = {**spec.kwargs, "action": action}
-        single = functools.partial(_from_spec, spec.to_json(), {"action": action})
+    shown = ("text",) if subject.game.grid_spec() is None else ("text", "grid")
+    for action, observation, mode in itertools.product(("text", "discrete"), shown, AutoresetMode):
+        face = {"action": action, "observation": observation}
+        kwargs = {**spec.kwargs, **face}
+        single = functools.partial(_from_spec, spec.to_json(), face)
         wanted = SyncVectorEnv([single] * 3, autoreset_mode=mode)
         vector = gymnasium.make_vec(spec.id, num_envs=3, vectorization_mode="vector_entry_point",
                                     autoreset_mode=mode, **kwargs)  # fmt: skip
         try:
-            _compare_vectors(wanted, vector, mode, f"{action} actions, {mode.value}, SyncVectorEnv against make_vec")
+            what = f"{observation} observations, {action} actions, {mode.value}, SyncVectorEnv against make_vec"
+            _compare_vectors(wanted, vector, mode, what)
         finally:
             wanted.close()
             vector.close()

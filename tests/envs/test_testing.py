@@ -1,4 +1,4 @@
-"""The conformance kit: every id of the project keeps every rule, and every rule catches what it is for."""
+"""The conformance kit: every rule catches what it is for, in mutants of a small game that keeps them all."""
 
 from __future__ import annotations
 
@@ -21,19 +21,9 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import ragen_envs
-from ragen_envs import TABLE, Expectation, Game, OracleValue, Outcome, Plan, TextEnv
+from ragen_envs import Expectation, Game, OracleValue, Outcome, Plan, TextEnv
 from ragen_envs.game import OracleValues, best_actions
 from ragen_envs.testing import ConformanceError, check_text_env, main, rule_names
-
-DEFAULTS = ("ragen/Bandit-v0", "ragen/FrozenLake-v0", "ragen/Sokoban-v0")
-
-
-@pytest.mark.parametrize("id", TABLE)
-def test_every_id_keeps_every_rule(id: str) -> None:
-    """The two rules that start processes: for one id of each game, since the ids of a game share all code."""
-    costly = () if id in DEFAULTS else ("processes", "async_vector")
-    check_text_env(id, rules=[rule for rule in rule_names() if rule not in costly])
-
 
 # --- a small game that keeps every rule, and mutants of it that break one ---------------------------------------------
 
@@ -559,7 +549,7 @@ MUTANTS: list[tuple[str, Any, str]] = [
     ("snapshots", game(Tired), r"restored in the same environment, its future: .*steps \d. against"),
     ("snapshots", env(ForgetsLuck), "differs|its future"),
     ("copies", game(Locked), "TypeError: cannot pickle '_thread.lock'"),
-    ("vector", "test/BadVector-v0", r"text actions, NextStep, .* step 1, environment 0: .* reward is"),
+    ("vector", "test/BadVector-v0", r"text observations, text actions, NextStep, .* step 1, environment 0: .* reward is"),
     ("async_vector", "test/PlainText-v0", "AsyncVectorEnv took text into shared memory"),
     ("spaces", game(BigCodes), r"observation='grid', .* is not in Box"),
     ("info", env(NumpyFlags), "reward and flags are float, bool_?, bool|reward and flags are float, bool_, bool"),
@@ -711,6 +701,23 @@ def test_a_game_without_grid_is_played_in_words() -> None:
         lambda: TextEnv(WordsOnly(), **BUDGET), rules=["spaces", "grid", "pictures", "fresh_objects"]
     )
     assert [r.rule for r in report.results if r.status == "not applicable"] == ["grid"]
+
+
+class Gate(Walk):
+    """Without exact values, and Left is shut in every other cell."""
+
+    def legal_actions(self, state: Place) -> tuple[int, ...]:
+        return (1,) if state.at % 2 else (0, 1)
+
+    oracle = Game.oracle
+    plan = Game.plan
+    random_play = Game.random_play
+
+
+def test_a_game_without_oracle_and_with_illegal_actions_keeps_every_rule() -> None:
+    report = check_text_env(lambda: TextEnv(Gate(), **BUDGET))
+    missing = {r.rule for r in report.results if r.found == "the game has no oracle"}
+    assert missing == {"oracle_values", "oracle_q", "optimal_steps", "oracle_many", "optimal_play"}
 
 
 def test_a_sibling_may_differ() -> None:

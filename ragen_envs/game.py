@@ -313,7 +313,7 @@ class Game(ABC, Generic[L, S]):
         return min(actions, key=steps_after)
 
     def random_play(self, state: S, actions_left: int) -> Expectation | None:
-        """Exact expectation of ``actions_left`` uniformly random legal actions (fewer if the game ends); None if unknown.
+        """Exact expectation of ``actions_left`` uniformly random legal actions (fewer if it ends); None if unknown.
 
         Of a finished state: reward 0, and success as the game ended. The same holds for ``plan``.
         """

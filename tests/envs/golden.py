@@ -66,9 +66,10 @@ def digest_of(log: Any) -> str:
     return hashlib.blake2b(json.dumps(log, default=plain, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def digest_of_id(id: str) -> str:
+def digest_of_id(id: str, **kwargs: Any) -> str:
     """Digest of ten fixed episodes in each prompt: observations, rewards, ends and info."""
-    return digest_of([play(make(id, prompt=prompt), seed) for prompt in ("full", "compact") for seed in range(10)])
+    prompts = ("full", "compact")
+    return digest_of([play(make(id, prompt=prompt, **kwargs), seed) for prompt in prompts for seed in range(10)])
 
 
 def stored(path: Path = STORE) -> dict[str, dict[str, str | None]]:

@@ -15,6 +15,7 @@ Conventions, the same for every game:
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,12 +50,15 @@ class Outcome(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class OracleValue:
-    """Exact values of a state with a number of primitive actions left, one decision per action."""
+    """Exact values of a state with a number of primitive actions left, one decision per action.
+
+    All values of a finished state, and of any state with 0 actions left, are 0.
+    """
 
     value: float
     """Expected return of optimal play."""
     q: tuple[float, ...]
-    """``q[action]``: expected return of ``action`` now and optimal play afterwards."""
+    """``q[action]``: expected return of ``action`` now and optimal play afterwards. Illegal actions do not count."""
     optimal_actions: tuple[int, ...]
     """Every action whose ``q`` equals ``value`` (to 1e-9)."""
     dead_end: bool
@@ -107,9 +111,12 @@ class Game(ABC, Generic[L, S]):
     def sample_level(self, rng: np.random.Generator) -> L:
         """Draw a level. Always solvable, never solved at the start. All of its randomness comes from ``rng``."""
 
-    @abstractmethod
     def level_key(self, level: L) -> str:
-        """Hex digest of the level's content, equal for levels that differ only by the game's symmetries."""
+        """Hex digest of the level's content, equal for levels that differ only by the game's symmetries.
+
+        The default is right for a game without symmetries.
+        """
+        return digest(self.name, _json(self.dump_level(level)))
 
     @abstractmethod
     def dump_level(self, level: L) -> Any:
@@ -174,13 +181,14 @@ class Game(ABC, Generic[L, S]):
         """Actions that may be taken now. A legal action that changes nothing (a walk into a wall) is legal."""
         return tuple(range(len(self.action_names(self.level_of(state)))))
 
-    @abstractmethod
     def level_of(self, state: S) -> L:
-        """The level that a state belongs to."""
+        """The level that a state belongs to; by default its attribute ``level``."""
+        level: L = state.level  # type: ignore[attr-defined]
+        return level
 
-    @abstractmethod
     def state_key(self, state: S) -> str:
         """Hex digest of the state, level included; symmetric states differ."""
+        return digest(self.name, _json(self.dump_level(self.level_of(state))), _json(self.dump_state(state)))
 
     @abstractmethod
     def dump_state(self, state: S) -> Any:
@@ -211,17 +219,20 @@ class Game(ABC, Generic[L, S]):
 
         return parse_action_list(answer, self.action_names(self.level_of(state)), max_actions=max_actions)
 
-    @abstractmethod
     def draw(self, state: S) -> np.ndarray:
-        """The state as a picture: ``uint8`` array, height x width x 3."""
+        """The state as a picture: ``uint8`` array, height x width x 3.
 
-    @abstractmethod
+        The default paints each character of ``describe`` as a tile in a colour of its own.
+        """
+        return _tiles(self.describe(state, self.views[0]))
+
     def grid(self, state: S) -> np.ndarray:
         """The state as a fresh ``int8`` array of codes, of shape ``grid_spec()[0]`` for levels of the game's size."""
+        raise NotImplementedError(f"{self.name} has grid_spec but no grid")
 
-    @abstractmethod
-    def grid_spec(self) -> tuple[tuple[int, ...], int]:
-        """Shape of ``grid`` and number of codes (``0 .. n - 1``)."""
+    def grid_spec(self) -> tuple[tuple[int, ...], int] | None:
+        """Shape of ``grid`` and number of codes (``0 .. n - 1``); None for a game that is text only."""
+        return None
 
     @property
     @abstractmethod
@@ -302,7 +313,7 @@ class Game(ABC, Generic[L, S]):
         return min(actions, key=steps_after)
 
     def random_play(self, state: S, actions_left: int) -> Expectation | None:
-        """Exact expectation of ``actions_left`` uniformly random actions (fewer if the game ends); None if unknown.
+        """Exact expectation of ``actions_left`` uniformly random legal actions (fewer if it ends); None if unknown.
 
         Of a finished state: reward 0, and success as the game ended. The same holds for ``plan``.
         """
@@ -312,6 +323,21 @@ class Game(ABC, Generic[L, S]):
 def digest(*parts: object) -> str:
     """Hex digest (16 characters) of the parts' text. Never ``hash()``: it must not depend on the process."""
     return hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).hexdigest()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _tiles(text: str) -> np.ndarray:
+    """Lines of text as 12 x 12 pixels per character; white for blanks, else a colour that the character fixes."""
+    lines = text.split("\n")
+    picture = np.full((len(lines), max(map(len, lines)), 3), 255, np.uint8)
+    for row, line in enumerate(lines):
+        for column, character in enumerate(line):
+            if not character.isspace():
+                picture[row, column] = [40 + value * 170 // 255 for value in bytes.fromhex(digest(character))[:3]]
+    return picture.repeat(12, axis=0).repeat(12, axis=1)
 
 
 def smallest_symmetry(grid: np.ndarray) -> bytes:

@@ -156,7 +156,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
         self.observation_space: spaces.Space[Any]
         if observation == "grid":
-            shape, n_codes = self.game.grid_spec()
+            grid_spec = self.game.grid_spec()
+            if grid_spec is None:
+                raise ValueError(f"{self.game.name} is text only: observation must be 'text' or 'messages'")
+            shape, n_codes = grid_spec
             self.observation_space = spaces.Box(0, n_codes - 1, shape=shape, dtype=np.int8)
         elif observation == "messages":
             message = spaces.Dict({"role": FreeText(16), "content": FreeText(MAX_TEXT)})
@@ -357,10 +360,14 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._messages, self._info = tuple(snapshot["messages"]), snapshot["info"]
         return self._observe(), copy.deepcopy(self._info)
 
-    def sibling(self) -> TextEnv:
-        """Another environment of this class with the same game object and arguments, not yet reset."""
-        other = type(self)(self.game, **self._arguments)
-        other.spec = self.spec
+    def sibling(self, **changes: Any) -> TextEnv:
+        """Another environment of this class with the same game object and arguments, not yet reset.
+
+        Args:
+            changes: arguments of :class:`TextEnv` that shall differ; such a sibling has no ``spec``.
+        """
+        other = type(self)(self.game, **{**self._arguments, **changes})
+        other.spec = None if changes else self.spec
         return other
 
     @staticmethod

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import hashlib
 import inspect
 import json
 import os
@@ -22,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import golden
 import gymnasium
 import numpy as np
 import pytest
+from golden import T, digest_of, make, play, some_turn, turn
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
@@ -39,45 +40,6 @@ from ragen_envs.text_env import MAX_TEXT
 DEFAULTS = ("ragen/Bandit-v0", "ragen/FrozenLake-v0", "ragen/Sokoban-v0")
 BOARDS = DEFAULTS[1:]
 CORRIDOR = "########\n#@  $ .#\n########"
-T = "<think>x</think>"
-
-
-def make(id: str, **kwargs: Any) -> TextEnv:
-    env = gymnasium.make(id, **kwargs).unwrapped
-    assert isinstance(env, TextEnv)
-    return env
-
-
-def turn(*names: str) -> str:
-    return f"{T}<answer>{' || '.join(names)}</answer>"
-
-
-def some_turn(env: TextEnv, rng: random.Random) -> Any:
-    """A turn of any kind, good ones more often, from ``rng`` alone."""
-    if env.action_mode == "discrete":
-        return rng.randrange(env.game.n_actions)
-    names = env.game.action_names(env.level)
-    picked = [rng.choice(names) for _ in range(rng.randint(1, 3))]
-    spoilt = ("", "garbage", "<think>", T, f"{T}<answer>", f"{T}<answer></answer>", turn("Jump"),
-              turn(picked[0], "Jump"), turn(*picked * 4), f"hm {turn(*picked)}", turn(*picked).removeprefix(T),
-              turn(*picked) * 2, "é□√🙂\n\u202e", "x" * 5000)  # fmt: skip
-    return turn(*picked) if rng.random() < 0.6 else rng.choice(spoilt)
-
-
-def play(env: TextEnv, seed: int | None, **reset: Any) -> list[Any]:
-    """A whole episode of mixed turns: everything that ``reset`` and ``step`` returned."""
-    rng = random.Random(seed)
-    log: list[Any] = [env.reset(seed=seed, **reset)]
-    while not env._over:
-        log.append(env.step(some_turn(env, rng)))
-    return log
-
-
-def digest_of(log: Any) -> str:
-    def plain(value: Any) -> Any:
-        return value.tolist() if isinstance(value, np.ndarray | np.generic) else list(value)
-
-    return hashlib.blake2b(json.dumps(log, default=plain, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def same(a: Any, b: Any) -> bool:
@@ -302,29 +264,37 @@ def test_the_module_before_the_colon_is_enough() -> None:
 
 # --- reproducible, and only from seeds -------------------------------------------------------------------------------
 
-GOLDEN = {
-    "ragen/Bandit-v0": "c18d616a5246d216",
-    "ragen/FrozenLake-v0": "709ee4af42ee9992",
-    "ragen/Sokoban-v0": "6a7f3657cdbd8fc8",
-}
 
-
-def golden(id: str) -> str:
-    """Digest of ten fixed episodes in each prompt: observations, rewards, ends and info."""
-    return digest_of([play(make(id, prompt=prompt), seed) for prompt in ("full", "compact") for seed in range(10)])
-
-
-@pytest.mark.parametrize("id", DEFAULTS)
+@pytest.mark.parametrize("id", TABLE)
 def test_an_id_still_behaves_as_when_it_was_published(id: str) -> None:
-    assert golden(id) == GOLDEN[id], (
-        f"the behaviour of {id} changed (levels, rules, rewards, prompt, parsing or info). Not meant: undo it. Meant: "
-        "bump the version (-v1, ...) if the id has been released, say so in its documentation, and renew this digest."
-    )
+    assert golden.digest_of_id(id) == golden.stored()[id]["digest"], golden.advice(id)
+
+
+def test_every_id_has_a_golden_digest_and_no_other_has() -> None:
+    assert list(golden.stored()) == list(TABLE), "renew with: PYTHONPATH=. python tests/envs/golden.py"
+
+
+def test_golden_digests_are_renewed_on_purpose_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unknown ids are refused, unchanged ones kept, changed ones renewed unless they have been released."""
+    path = tmp_path / "golden.json"
+    bandit, lake, _ = DEFAULTS
+    right = golden.stored()[bandit]["digest"]
+    path.write_text(json.dumps({bandit: {"digest": "old", "released": None}, lake: {"digest": "x", "released": "0.1"}}))
+    assert golden.renew([bandit], path) == 0
+    kept = golden.stored(path)
+    assert kept == {bandit: {"digest": right, "released": None}, lake: {"digest": "x", "released": "0.1"}}
+    assert f"{bandit}: old -> {right}" in capsys.readouterr().out
+    assert golden.renew([bandit], path) == 0
+    assert f"{bandit}: unchanged" in capsys.readouterr().out
+    assert golden.renew([lake], path) == 1
+    assert f"{lake}: released with 0.1, so its behaviour is fixed" in capsys.readouterr().out
+    assert golden.renew(["ragen/Nothing-v0"], path) == 2
+    assert golden.stored(path) == kept
 
 
 def test_the_hash_seed_of_the_process_changes_nothing() -> None:
-    code = "import test_text_env as t; print(*[t.golden(id) for id in t.DEFAULTS])"
-    wanted = " ".join(GOLDEN[id] for id in DEFAULTS)
+    code = f"import golden; print(*[golden.digest_of_id(id) for id in {DEFAULTS}])"
+    wanted = " ".join(golden.stored()[id]["digest"] for id in DEFAULTS)
     assert [run_python(code, PYTHONHASHSEED=seed) for seed in ("1", "4242")] == [wanted, wanted]
 
 

@@ -354,7 +354,14 @@ def budgets(actions_left: int | Sequence[int] | np.ndarray, n: int) -> np.ndarra
     return np.broadcast_to(left, (n,)).astype(np.int64)
 
 
+def by_level(levels: Sequence[object]) -> list[np.ndarray]:
+    """The indices at which the same level object stands, one array per level: for work that is done level by level."""
+    ids = np.fromiter(map(id, levels), np.int64, len(levels))
+    order = np.argsort(ids, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(ids[order])) + 1) if len(levels) else []
+
+
 def best_actions(q: Sequence[float]) -> tuple[int, ...]:
     """Indices of the largest entries, to 1e-9."""
-    top = max(q)
-    return tuple(i for i, v in enumerate(q) if v >= top - 1e-9)
+    enough = max(q) - 1e-9
+    return tuple([i for i, v in enumerate(q) if v >= enough])

@@ -17,9 +17,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ragen_envs.finite_horizon import action_values, optimal_values, uniform_values
+from ragen_envs.finite_horizon import optimal_values, uniform_values
 from ragen_envs.frozen_lake.maps import FROZEN, LakeLevel, distances
-from ragen_envs.game import OracleValues, budgets
+from ragen_envs.game import OracleValues, budgets, by_level
 from ragen_envs.jit import njit
 
 LEFT, DOWN, RIGHT, UP = 0, 1, 2, 3
@@ -177,27 +177,19 @@ def goal_distances(level: LakeLevel) -> np.ndarray:
     return distances(level.cells()).ravel()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _by_actions_left(level: LakeLevel, slip: float, horizon: int) -> np.ndarray:
-    return np.asarray(optimal_values(*table(level, slip), horizon))
+    q = np.asarray(optimal_values(*table(level, slip), horizon))
+    q[:, level.cells().ravel() != FROZEN] = 0.0
+    return q
 
 
 def closed_loop(level: LakeLevel, slip: float, actions_left: int) -> np.ndarray:
-    """``[H + 1, S]``: optimal play with a decision per action, by actions left; ``H`` is at least ``actions_left``.
+    """``q [H + 1, S, 4]``: optimal play with a decision per action, by actions left; ``H >= actions_left``.
 
-    Only ice cells count. Read only.
+    Zero where the game is over. Read only.
     """
     return _by_actions_left(level, slip, -(-actions_left // 16) * 16)  # in sixteens: one table serves a whole episode
-
-
-def evaluate(
-    level: LakeLevel, slip: float, cells: np.ndarray, left: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``value [N]``, ``q [N, 4]`` and steps to the goal ``[N]`` of cells ``int64 [N]`` of one map."""
-    steps = goal_distances(level)[cells]
-    playing = np.where(level.cells().ravel()[cells] == FROZEN, cells, -1)
-    q = action_values(*table(level, slip), closed_loop(level, slip, int(left.max())), playing, left)
-    return q.max(axis=1), q, steps
 
 
 def evaluate_many(
@@ -210,16 +202,16 @@ def evaluate_many(
     """
     n = len(states)
     left = budgets(actions_left, n)
-    groups: dict[int, list[int]] = {}
-    for i, state in enumerate(states):
-        groups.setdefault(id(state.level), []).append(i)
-    value, q, steps = np.zeros(n), np.zeros((n, 4)), np.zeros(n, np.int64)
-    for members in groups.values():
-        level = states[members[0]].level
-        width, at = level.shape[1], np.array(members)
-        cells = np.array([states[i].row * width + states[i].column for i in members])
-        value[at], q[at], steps[at] = evaluate(level, slip, cells, left[at])
-    return OracleValues(value, q, steps < 0, steps)
+    levels = [state.level for state in states]
+    rows = np.array([state.row for state in states], np.int64)
+    columns = np.array([state.column for state in states], np.int64)
+    q, steps = np.zeros((n, 4)), np.zeros(n, np.int64)
+    for at in by_level(levels):
+        level = levels[at[0]]
+        cells = rows[at] * level.shape[1] + columns[at]
+        q[at] = closed_loop(level, slip, int(left[at].max()))[left[at], cells]
+        steps[at] = goal_distances(level)[cells]
+    return OracleValues(q.max(axis=1), q, steps < 0, steps)
 
 
 @lru_cache(maxsize=4096)
@@ -242,15 +234,13 @@ def turn_wise(
     """
     if turns_left >= actions_left:
         # A turn for every action: seeing after each is never worse.
-        values = closed_loop(level, slip, actions_left)
-        cells = np.arange(values.shape[1])
-        q = action_values(*table(level, slip), values, cells, np.full(len(cells), actions_left))
-        value = values[actions_left]
-        first = (q >= q.max(axis=1, keepdims=True) - 1e-9).argmax(axis=1)
+        q = closed_loop(level, slip, actions_left)[actions_left]
+        value = q.max(axis=1)
+        first = (q >= value[:, None] - 1e-9).argmax(axis=1)
         return value, np.ones(len(value), dtype=np.int64), first[:, None]
     successor, probability, reached = table(level, slip)
     longest = min(max_actions, actions_left)
-    closed = closed_loop(level, slip, actions_left)[: actions_left + 1]
+    closed = closed_loop(level, slip, actions_left)[: actions_left + 1].max(axis=2)
     later = np.zeros_like(closed)
     if turns_left > 1:
         # Only what this turn can leave over is needed: from actions_left - longest to actions_left - 1.

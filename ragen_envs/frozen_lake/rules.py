@@ -22,7 +22,6 @@ from ragen_envs.game import (
     Outcome,
     Plan,
     best_actions,
-    budgets,
     digest,
     smallest_symmetry,
 )
@@ -325,10 +324,12 @@ class FrozenLake(Game[LakeLevel, LakeState]):
         Raises:
             ValueError: if ``actions_left`` is negative.
         """
-        cell, left = np.array([self._index(state)]), budgets(actions_left, 1)
-        value, q, steps = oracle.evaluate(state.level, self.slip, cell, left)
-        q_here, nearest = tuple(q[0].tolist()), int(steps[0])
-        return OracleValue(float(value[0]), q_here, best_actions(q_here), nearest < 0, nearest)
+        if actions_left < 0:
+            raise ValueError(f"actions_left is at least 0, got {actions_left}")
+        cell = self._index(state)
+        q = tuple(oracle.closed_loop(state.level, self.slip, actions_left)[actions_left, cell].tolist())
+        steps = int(oracle.goal_distances(state.level)[cell])
+        return OracleValue(max(q), q, best_actions(q), steps < 0, steps)
 
     def oracle_many(self, states: Sequence[LakeState], actions_left: int | Sequence[int] | np.ndarray) -> OracleValues:
         """As :meth:`oracle`, to the last bit; a million states and more a second."""

@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from ragen_envs import finite_horizon
-from ragen_envs.game import Expectation, OracleValue, OracleValues, best_actions, budgets
+from ragen_envs.game import Expectation, OracleValue, OracleValues, best_actions, budgets, by_level
 from ragen_envs.sokoban import search
 from ragen_envs.sokoban.levels import BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET, Level
 from ragen_envs.sokoban.solver import state_arrays
@@ -227,17 +227,19 @@ def evaluate_many(states: Sequence[Position], actions_left: int | Sequence[int] 
     """:func:`evaluate` of states of any levels, equal to it to the last bit. Raises as :func:`evaluate_boards`."""
     n = len(states)
     left = budgets(actions_left, n)
-    groups: dict[int, list[int]] = {}
-    for i, state in enumerate(states):
-        groups.setdefault(id(state.level), []).append(i)
-    value, q, dead, steps = np.zeros(n), np.zeros((n, 4)), np.zeros(n, bool), np.zeros(n, np.int64)
-    for members in groups.values():
-        level = states[members[0]].level
-        cells = b"".join([states[i].cells for i in members])
-        at = np.array(members)
-        found = _evaluate(level, np.frombuffer(cells, np.uint8).reshape(len(at), len(level.buffer)), left[at])
-        value[at], q[at], dead[at], steps[at] = found.value, found.q, found.dead_end, found.optimal_steps
-    return OracleValues(value, q, dead, steps)
+    levels, cells = [state.level for state in states], [state.cells for state in states]
+    value, q, steps = np.zeros(n), np.zeros((n, 4)), np.zeros(n, np.int64)
+    for at in by_level(levels):
+        level = levels[at[0]]
+        boards = np.frombuffer(b"".join([cells[i] for i in at.tolist()]), np.uint8)
+        found = _evaluate(level, boards.reshape(len(at), len(level.buffer)), left[at])
+        value[at], q[at], steps[at] = found.value, found.q, found.optimal_steps
+    return OracleValues(value, q, steps < 0, steps)
+
+
+def _check(actions_left: int) -> None:
+    if actions_left < 0:
+        raise ValueError(f"actions_left must not be negative: {actions_left}")
 
 
 def evaluate(level: Level, cells: bytes, actions_left: int) -> OracleValue:
@@ -247,15 +249,23 @@ def evaluate(level: Level, cells: bytes, actions_left: int) -> OracleValue:
         ValueError: ``actions_left`` is negative.
         RuntimeError: the level is too big; the message names the limit.
     """
-    found = _evaluate(level, np.frombuffer(cells, np.uint8)[None], budgets(actions_left, 1))
-    q, steps = tuple(found.q[0].tolist()), int(found.optimal_steps[0])
-    return OracleValue(float(found.value[0]), q, best_actions(q), steps < 0, steps)
+    _check(actions_left)
+    if BOX not in cells:
+        return OracleValue(0.0, (0.0,) * 4, (0, 1, 2, 3), False, 0)
+    place = _locate(level, cells)
+    if place is None:
+        _, q, steps = _beyond(level, cells, actions_left)
+    else:
+        table, index = place
+        q = table.optimal(np.array([index]), np.array([actions_left]), actions_left)[1][0]
+        steps = int(table.steps()[index])
+    values = tuple(q.tolist())
+    return OracleValue(max(values), values, best_actions(values), steps < 0, steps)
 
 
 def expect_random(level: Level, cells: bytes, actions_left: int) -> Expectation:
     """Exact expectation of ``actions_left`` uniformly random actions. Raises as :func:`evaluate`."""
-    if actions_left < 0:
-        raise ValueError(f"actions_left must not be negative: {actions_left}")
+    _check(actions_left)
     if BOX not in cells:
         return Expectation(0.0, 1.0)
     table, index = _locate(level, cells) or (_horizon_table(level, cells, actions_left), 0)

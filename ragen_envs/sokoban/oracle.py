@@ -3,7 +3,7 @@
 All states that can be reached from a level's start are tabulated once, where there are at most ``TABLE_LIMIT`` of them;
 the table answers every later question about the level, under any number of actions left. Where there are more, the
 values come from the states within ``actions_left`` actions of the asked one (exact as well), and distance and dead end
-from the shortest solution.
+from the solver.
 
 Since every action costs something and every box brought home pays, the best return has a closed form: where success is
 in reach it is that of the shortest solution; where it is not, all actions are spent, and what they can earn is how many
@@ -27,7 +27,7 @@ from ragen_envs import finite_horizon
 from ragen_envs.game import Expectation, OracleValue, OracleValues, best_actions, budgets, by_level
 from ragen_envs.sokoban import search
 from ragen_envs.sokoban.levels import BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET, Level
-from ragen_envs.sokoban.solver import state_arrays
+from ragen_envs.sokoban.solver import NODE_LIMIT, solve_board, state_arrays
 
 STEP_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
 """Per action; per box that comes onto (or, negative, leaves) a target; for the last box."""
@@ -36,8 +36,6 @@ TABLE_LIMIT = 3_000_000
 """Most states of a table that covers a whole level."""
 HORIZON_LIMIT = 3_000_000
 """Most states within ``actions_left`` actions of a state on a level that is too big for a table."""
-NODE_LIMIT = 2_000_000
-"""Most states that are stored in search of the shortest solution, on a level that is too big for a table."""
 CACHE_STATES = 2_000_000
 """Most states in all cached tables together: some 50 bytes each with four boxes, 2 more per number of actions that was
 asked for, up to where nothing more can be earned, and 16 per number of actions that random play was asked for."""
@@ -166,15 +164,12 @@ def _horizon_table(level: Level, cells: bytes, horizon: int) -> _Table:
 
 @lru_cache(maxsize=4096)
 def _solver_steps(level: Level, cells: bytes, player: int) -> int:
-    walls, targets, row = state_arrays(cells, player)
-    deltas = np.array(level.deltas, np.int64)
-    status, plan, _ = search.shortest(walls, targets, deltas, row, search.UNBOUNDED, NODE_LIMIT)
-    if status == search.LIMIT:
+    solution = solve_board(level, cells, player)
+    if solution.status == "limit":
         raise RuntimeError(
-            f"the search for the shortest solution stopped at NODE_LIMIT = {NODE_LIMIT} states: it is not known "
-            "whether this state is a dead end"
+            f"the solver stopped at NODE_LIMIT = {NODE_LIMIT} states: it is not known whether this state is a dead end"
         )
-    return len(plan) if status == search.SOLVED else -1
+    return -1 if solution.moves is None else solution.moves
 
 
 def _beyond(level: Level, cells: bytes, left: int) -> tuple[float, np.ndarray, int]:

@@ -111,7 +111,7 @@ class Sokoban(Game[Level, State]):
     (``default`` or ``alternative``). ValueError names an argument that cannot be met.
 
     **Oracle.** Exact: all states that a level can reach are tabulated where there are at most 3,000,000 of them, else
-    those within ``actions_left`` actions are, and a search answers for distance and dead end. ``dead_end`` is exact
+    those within ``actions_left`` actions are, and the solver answers for distance and dead end. ``dead_end`` is exact
     too. RuntimeError names the limit if a level is too big even for that.
 
     **Differences from RAGEN.** Rewards, codes, symbols and action order are the same; our action indices start at 0.

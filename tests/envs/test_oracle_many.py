@@ -160,7 +160,7 @@ def test_values_equal_plain_value_iteration_and_dead_ends_plain_reachability(nam
         assert found.dead_end.tolist() == [s not in steps for s in states]
         dead, alive = dead + int(found.dead_end.sum()), alive + int((~found.dead_end).sum())
     assert alive > 20
-    assert dead > 5 or name == "wide lake"
+    assert dead > 5 or "lake" in name  # ice that is walled off by holes cannot be walked onto
 
 
 def test_what_lost_boxes_can_still_earn() -> None:
@@ -300,13 +300,13 @@ def turn_value(game, state, turns, left, longest):
 
 @pytest.mark.parametrize("slip", [0.1, 2 / 3])
 def test_best_turn_expects_the_true_optimum_of_the_protocol(slip: float) -> None:
-    env = TextEnv(FrozenLake(map=["SFF", "FHG"], slip=slip), max_turns=2, max_actions_per_turn=2, max_actions=4)
+    env = TextEnv(FrozenLake(map=["SFH", "FFG"], slip=slip), max_turns=2, max_actions_per_turn=2, max_actions=4)
     env.reset(seed=0)
     plan = env.best_turn()
     assert plan is not None
     best = turn_value(env.game, env.state, 2, 4, 2)
     assert plan.expected.success == pytest.approx(best, abs=1e-12)
-    assert best < env.game.oracle(env.state, 4).value  # not seeing costs something here
+    assert best < env.game.oracle(env.state, 4).value - 0.001  # not seeing costs something here
 
 
 # --- the difficulty figures -------------------------------------------------------------------------------------------

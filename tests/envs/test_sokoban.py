@@ -830,7 +830,7 @@ def test_limits_are_named(monkeypatch):
     with pytest.raises(RuntimeError, match="HORIZON_LIMIT = 5"):
         game.oracle(state, 10)
     assert game.oracle(state, 1).optimal_steps == 3
-    monkeypatch.setattr(oracle, "NODE_LIMIT", 1)
+    monkeypatch.setattr(oracle, "solve_board", lambda *a: solve(a[0], node_limit=1))
     oracle._solver_steps.cache_clear()
     with pytest.raises(RuntimeError, match="NODE_LIMIT"):
         game.oracle(state, 1)

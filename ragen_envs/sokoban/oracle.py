@@ -145,7 +145,8 @@ def _locate(level: Level, cells: bytes) -> tuple[_Table, int] | None:
     table = _cache.table(level, level.buffer)
     if not table.complete:
         return None
-    index = int(table.find(np.frombuffer(cells, np.uint8)[None])[0])
+    # From a bytearray: a read-only array would be another type to numba, and compiled again.
+    index = int(table.find(np.frombuffer(bytearray(cells), np.uint8)[None])[0])
     if index >= 0:
         return table, index
     table = _cache.table(level, cells)  # not reachable from the level's start

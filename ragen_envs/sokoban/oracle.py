@@ -38,7 +38,7 @@ HORIZON_LIMIT = 3_000_000
 """Most states within ``actions_left`` actions of a state on a level that is too big for a table."""
 CACHE_STATES = 2_000_000
 """Most states in all cached tables together: some 50 bytes each with four boxes, 2 more per number of actions that was
-asked for, up to where nothing more can be earned, and 16 per number of actions that random play was asked for."""
+asked for, up to where nothing more can be earned, and 16 once random play was asked for."""
 
 _REWARDS = np.array([STEP_REWARD, BOX_REWARD, SOLVED_REWARD])
 _KINDS = np.zeros(256, np.uint8)
@@ -67,8 +67,8 @@ class _Table:
         if not self.complete:  # keep the verdict only
             self.pool = self.slots = self.successor = self.missing = np.zeros(0, np.int32)
         self._steps: np.ndarray | None = None
-        self._fewest, self._settled = self.missing[None], False
-        self._uniform: dict[int, tuple[np.ndarray, np.ndarray]] = {0: (np.zeros(len(self)), np.zeros(len(self)))}
+        self._fewest = self.missing[None], False
+        self._uniform: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.successor)
@@ -85,24 +85,30 @@ class _Table:
 
     def optimal(self, index: np.ndarray, left: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
         """``(value [N], q [N, 4])`` of optimal play with ``left [N]`` actions, of which ``longest`` is the most."""
-        if not self._settled and len(self._fewest) < longest:
-            self._fewest, self._settled = search.fewest_missing(self.successor, self._fewest, longest - 1)
-        return search.returns(self.successor, self.missing, self.steps(), self._fewest, index, left, _REWARDS)
+        fewest, settled = self._fewest
+        if not settled and len(fewest) < longest:
+            # Used from a local name: another thread may put shorter rows in their place meanwhile.
+            fewest, settled = self._fewest = search.fewest_missing(self.successor, fewest, longest - 1)
+        return search.returns(self.successor, self.missing, self.steps(), fewest, index, left, _REWARDS)
 
     def uniform(self, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-        """``(expected return [S], success probability [S])`` of ``horizon`` uniformly random actions."""
-        found = self._uniform.get(horizon)
-        if found is None:
+        """``(expected return [S], success probability [S])`` of ``horizon`` uniformly random actions.
+
+        The last answer is kept, and longer horizons continue from it.
+        """
+        known, value, win = self._uniform or (0, np.zeros(len(self)), np.zeros(len(self)))
+        if known > horizon:
+            known, value, win = 0, np.zeros(len(self)), np.zeros(len(self))
+        if known < horizon:
             after = np.where(self.successor >= 0, self.missing[self.successor], 0)
             success = (self.successor == search.SOLVES).astype(np.float64)
             # The same sums in the same order as the rules.
             reward = STEP_REWARD + BOX_REWARD * (self.missing[:, None] - after) + SOLVED_REWARD * success
-            known = max(h for h in self._uniform if h <= horizon)
-            found = self._uniform[horizon] = finite_horizon.uniform_values(
-                self.successor[..., None], _ONE, reward[..., None], success[..., None], horizon - known,
-                *self._uniform[known],
-            )  # fmt: skip
-        return found
+            value, win = finite_horizon.uniform_values(
+                self.successor[..., None], _ONE, reward[..., None], success[..., None], horizon - known, value, win
+            )
+        self._uniform = horizon, value, win
+        return value, win
 
 
 class _Cache:

@@ -13,50 +13,29 @@ from ragen_envs.jit import njit
 
 
 @njit
-def optimal_values(successor, probability, reward, success, horizon):  # type: ignore[no-untyped-def]
-    """Backward induction over ``horizon`` actions.
-
-    Returns:
-        ``value [S]`` and ``q [S, A]`` of optimal play, and ``win [S]``, the success probability of the play that takes
-        the first best action.
-    """
+def optimal_values(successor, probability, reward, horizon):  # type: ignore[no-untyped-def]
+    """Backward induction: ``q [horizon + 1, S, A]`` of optimal play, by the number of actions left."""
     n_states, n_actions, n_results = successor.shape
+    q = np.zeros((horizon + 1, n_states, n_actions))
     value = np.zeros(n_states)
-    win = np.zeros(n_states)
-    q = np.zeros((n_states, n_actions))
-    for _ in range(horizon):
-        new_value = np.empty(n_states)
-        new_win = np.empty(n_states)
+    for h in range(1, horizon + 1):
         for s in range(n_states):
-            best = -np.inf
             for a in range(n_actions):
-                total = 0.0
-                total_win = 0.0
                 for j in range(n_results):
                     gain = reward[s, a, j]
-                    won = success[s, a, j]
                     nxt = successor[s, a, j]
                     if nxt >= 0:
                         gain += value[nxt]
-                        won += win[nxt]
-                    total += probability[j] * gain
-                    total_win += probability[j] * won
-                q[s, a] = total
-                if total > best + 1e-12:
-                    best = total
-                    new_win[s] = total_win
-            new_value[s] = best
-        value = new_value
-        win = new_win
-    return value, q, win
+                    q[h, s, a] += probability[j] * gain
+        for s in range(n_states):
+            value[s] = q[h, s].max()
+    return q
 
 
 @njit
-def uniform_values(successor, probability, reward, success, horizon):  # type: ignore[no-untyped-def]
-    """``(value [S], win [S])``: expected return and success of ``horizon`` uniformly random actions."""
+def uniform_values(successor, probability, reward, success, horizon, value, win):  # type: ignore[no-untyped-def]
+    """Expected return and success ``[S]`` of ``horizon`` random actions, with ``value`` and ``win`` after them."""
     n_states, n_actions, n_results = successor.shape
-    value = np.zeros(n_states)
-    win = np.zeros(n_states)
     for _ in range(horizon):
         new_value = np.zeros(n_states)
         new_win = np.zeros(n_states)

@@ -256,8 +256,11 @@ class Game(ABC, Generic[L, S]):
         Args:
             states: ``N`` states.
             actions_left: one number for all, or one per state.
+
+        Raises:
+            ValueError: a number is negative or not whole, or there are not as many of them as states.
         """
-        lefts = np.broadcast_to(np.asarray(actions_left), (len(states),)).tolist()
+        lefts = budgets(actions_left, len(states)).tolist()
         found = [self.oracle(state, left) for state, left in zip(states, lefts, strict=True)]
         if any(values is None for values in found):
             return None
@@ -361,7 +364,30 @@ def _symmetries(height: int, width: int) -> np.ndarray:
     return np.stack([image.ravel() for turn in turned for image in (turn, turn.T)])
 
 
+def budgets(actions_left: int | Sequence[int] | np.ndarray, n: int) -> np.ndarray:
+    """``int64 [n]``: one number of actions left for all, or one each.
+
+    Raises:
+        ValueError: a number is negative or not whole, or there are not ``n`` of them.
+    """
+    left = np.asarray(actions_left)
+    if left.dtype.kind not in "iu" and left.size:
+        raise ValueError(f"actions_left must be whole numbers, not {left.dtype}")
+    if left.shape not in ((), (n,)):
+        raise ValueError(f"actions_left must be one number or one per state ({n}), not of shape {left.shape}")
+    if left.size and left.min() < 0:
+        raise ValueError(f"actions_left must not be negative: {left.min()}")
+    return np.broadcast_to(left, (n,)).astype(np.int64)
+
+
+def by_level(levels: Sequence[object]) -> list[np.ndarray]:
+    """The indices at which the same level object stands, one array per level: for work that is done level by level."""
+    ids = np.fromiter(map(id, levels), np.int64, len(levels))
+    order = np.argsort(ids, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(ids[order])) + 1) if len(levels) else []
+
+
 def best_actions(q: Sequence[float]) -> tuple[int, ...]:
     """Indices of the largest entries, to 1e-9."""
-    top = max(q)
-    return tuple(i for i, v in enumerate(q) if v >= top - 1e-9)
+    enough = max(q) - 1e-9
+    return tuple([i for i, v in enumerate(q) if v >= enough])

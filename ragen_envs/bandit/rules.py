@@ -7,14 +7,14 @@ expectation. Everything about it is known in closed form, so the oracle is three
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ragen_envs.bandit.pairs import high_first_in_train, resolve
-from ragen_envs.game import Expectation, Game, OracleValue, Outcome, Plan, best_actions, digest
+from ragen_envs.game import Expectation, Game, OracleValue, OracleValues, Outcome, Plan, best_actions, budgets, digest
 from ragen_envs.splits import SPLITS
 
 
@@ -282,6 +282,18 @@ class Bandit(Game[BanditLevel, BanditState]):
             return OracleValue(0.0, (0.0, 0.0), (0, 1), not won, 0 if won else -1)
         q = self._means(state.level) if actions_left >= 1 else (0.0, 0.0)
         return OracleValue(max(q), q, best_actions(q), False, 1)
+
+    def oracle_many(
+        self, states: Sequence[BanditState], actions_left: int | Sequence[int] | np.ndarray
+    ) -> OracleValues:
+        """As :meth:`oracle`, to the last bit."""
+        left = budgets(actions_left, len(states))
+        pulled = np.array([state.pulled for state in states], np.int64)
+        high = np.array([not state.level.high_first for state in states], np.int64)  # the high arm's index
+        means = np.array([(self.high_probability, self.low_reward), (self.low_reward, self.high_probability)])
+        q = means[high] * ((pulled < 0) & (left > 0))[:, None]
+        steps = np.where(pulled < 0, 1, np.where(pulled == high, 0, -1))
+        return OracleValues(q.max(axis=1), q, steps < 0, steps)
 
     def plan(self, state: BanditState, *, turns_left: int, actions_left: int, max_actions: int) -> Plan:
         """Pull the high arm; no action if the game is over or nothing is left to spend."""

@@ -11,15 +11,29 @@ same number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
 from ragen_envs.finite_horizon import optimal_values, uniform_values
-from ragen_envs.frozen_lake.maps import LakeLevel, distances
+from ragen_envs.frozen_lake.maps import FROZEN, LakeLevel, distances
+from ragen_envs.game import OracleValues, budgets, by_level
 from ragen_envs.jit import njit
 
 LEFT, DOWN, RIGHT, UP = 0, 1, 2, 3
+
+
+class Position(Protocol):
+    """What :func:`evaluate_many` reads of a state (:class:`rules.LakeState` has it)."""
+
+    @property
+    def level(self) -> LakeLevel: ...
+    @property
+    def row(self) -> int: ...
+    @property
+    def column(self) -> int: ...
 
 
 def result_probabilities(slip: float) -> np.ndarray:
@@ -147,7 +161,7 @@ def best_turns(successor, probability, reached, closed, later, alive, longest, l
     return value, length, sequence
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def table(level: LakeLevel, slip: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``successor [S, 4, 3]``, ``probability [3]`` and ``reached [S, 4, 3]``; read only."""
     successor, reached = tabulate(level.cells())
@@ -163,19 +177,49 @@ def goal_distances(level: LakeLevel) -> np.ndarray:
     return distances(level.cells()).ravel()
 
 
-@lru_cache(maxsize=4096)
-def closed_loop(level: LakeLevel, slip: float, actions_left: int) -> tuple[np.ndarray, np.ndarray]:
-    """``value [S]`` and ``q [S, 4]`` of optimal play with one decision per action; only ice cells count. Read only."""
-    successor, probability, reached = table(level, slip)
-    value, q, _ = optimal_values(successor, probability, reached, reached, actions_left)
-    return value, q
+@lru_cache(maxsize=512)
+def _by_actions_left(level: LakeLevel, slip: float, horizon: int) -> np.ndarray:
+    q = np.asarray(optimal_values(*table(level, slip), horizon))
+    q[:, level.cells().ravel() != FROZEN] = 0.0
+    return q
+
+
+def closed_loop(level: LakeLevel, slip: float, actions_left: int) -> np.ndarray:
+    """``q [H + 1, S, 4]``: optimal play with a decision per action, by actions left; ``H >= actions_left``.
+
+    Zero where the game is over. Read only.
+    """
+    return _by_actions_left(level, slip, -(-actions_left // 16) * 16)  # in sixteens: one table serves a whole episode
+
+
+def evaluate_many(
+    states: Sequence[Position], slip: float, actions_left: int | Sequence[int] | np.ndarray
+) -> OracleValues:
+    """Optimal play with one decision per action, of states of any maps.
+
+    Raises:
+        ValueError: a number of actions is negative.
+    """
+    n = len(states)
+    left = budgets(actions_left, n)
+    levels = [state.level for state in states]
+    rows = np.array([state.row for state in states], np.int64)
+    columns = np.array([state.column for state in states], np.int64)
+    q, steps = np.zeros((n, 4)), np.zeros(n, np.int64)
+    for at in by_level(levels):
+        level = levels[at[0]]
+        cells = rows[at] * level.shape[1] + columns[at]
+        q[at] = closed_loop(level, slip, int(left[at].max()))[left[at], cells]
+        steps[at] = goal_distances(level)[cells]
+    return OracleValues(q.max(axis=1), q, steps < 0, steps)
 
 
 @lru_cache(maxsize=4096)
 def blind_luck(level: LakeLevel, slip: float, actions_left: int) -> np.ndarray:
     """Success probability ``[S]`` of uniformly random actions; only ice cells count. Read only."""
     successor, probability, reached = table(level, slip)
-    return uniform_values(successor, probability, reached, reached, actions_left)[0]
+    nothing = np.zeros(len(successor))
+    return np.asarray(uniform_values(successor, probability, reached, reached, actions_left, nothing, nothing)[0])
 
 
 @lru_cache(maxsize=4096)
@@ -190,12 +234,13 @@ def turn_wise(
     """
     if turns_left >= actions_left:
         # A turn for every action: seeing after each is never worse.
-        value, q = closed_loop(level, slip, actions_left)
-        first = (q >= q.max(axis=1, keepdims=True) - 1e-9).argmax(axis=1)
+        q = closed_loop(level, slip, actions_left)[actions_left]
+        value = q.max(axis=1)
+        first = (q >= value[:, None] - 1e-9).argmax(axis=1)
         return value, np.ones(len(value), dtype=np.int64), first[:, None]
     successor, probability, reached = table(level, slip)
     longest = min(max_actions, actions_left)
-    closed = np.stack([closed_loop(level, slip, n)[0] for n in range(actions_left + 1)])
+    closed = closed_loop(level, slip, actions_left)[: actions_left + 1].max(axis=2)
     later = np.zeros_like(closed)
     if turns_left > 1:
         # Only what this turn can leave over is needed: from actions_left - longest to actions_left - 1.

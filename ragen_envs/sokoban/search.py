@@ -17,6 +17,8 @@ from ragen_envs.jit import njit
 SOLVED, UNSOLVABLE, LIMIT = 0, 1, 2
 UNBOUNDED = 1 << 40
 """Stands for "no limit" in integer arguments."""
+SOLVES, UNSEEN = -1, -2
+"""In place of the index of a state: the board is solved; the state is not in the table."""
 
 
 @njit
@@ -85,18 +87,18 @@ def explore(walls, targets, deltas, start, depth_limit, limit):  # type: ignore[
     """Everything that can be reached from the unsolved row ``start`` in up to ``depth_limit`` actions.
 
     Returns:
-        ``pool [S, 1 + boxes]``, its ``table``, ``successor [S, 4]`` (-1 = solved, or not looked at), ``change [S, 4]``
-        (of the number of boxes on targets), ``solved [S, 4]`` and whether the search ended below ``limit`` states.
+        ``pool [S + 1, 1 + boxes]`` (its last row is scratch space), its ``table``, ``successor int32 [S, 4]``
+        (``SOLVES`` where the action solves the board, ``UNSEEN`` where it was not looked at), ``missing int16 [S]``
+        (boxes that are not on a target) and whether the search ended below ``limit`` states.
     """
     n_boxes = start.shape[0] - 1
     capacity = 256
     pool = np.empty((capacity, n_boxes + 1), np.int32)
     table = np.zeros(2 * capacity, np.int32)
-    successor = np.empty((capacity, 4), np.int64)
-    change = np.empty((capacity, 4), np.int8)
-    solved = np.empty((capacity, 4), np.int8)
+    successor = np.empty((capacity, 4), np.int32)
     occupied = np.zeros(walls.shape[0], np.uint8)
     pool[0] = start
+    successor[0, :] = UNSEEN
     table[_find(pool, 0, table)] = 1
     count = 1
     first = 0
@@ -112,30 +114,22 @@ def explore(walls, targets, deltas, start, depth_limit, limit):  # type: ignore[
                 ahead = pool[s, 0] + deltas[a]
                 beyond = ahead + deltas[a]
                 successor[s, a] = s
-                change[s, a] = 0
-                solved[s, a] = 0
                 if walls[ahead] or (occupied[ahead] and (walls[beyond] or occupied[beyond])):
+                    continue
+                if occupied[ahead] and done + int(targets[beyond]) - int(targets[ahead]) == n_boxes:
+                    successor[s, a] = SOLVES
                     continue
                 if count + 1 >= capacity:
                     pool, table = _grown(pool, table, count)
                     successor = _doubled(successor, count)
-                    change = _doubled(change, count)
-                    solved = _doubled(solved, count)
                     capacity = pool.shape[0]
                 pool[count] = pool[s]
                 pool[count, 0] = ahead
                 if occupied[ahead]:
                     _shift_box(pool, count, ahead, beyond)
-                    change[s, a] = int(targets[beyond]) - int(targets[ahead])
-                    if done + change[s, a] == n_boxes:
-                        solved[s, a] = 1
-                        successor[s, a] = -1
-                        continue
                 slot = _find(pool, count, table)
                 if table[slot] == 0:
-                    successor[count, :] = -1
-                    change[count, :] = 0
-                    solved[count, :] = 0
+                    successor[count, :] = UNSEEN
                     count += 1
                     table[slot] = count
                 successor[s, a] = table[slot] - 1
@@ -145,24 +139,56 @@ def explore(walls, targets, deltas, start, depth_limit, limit):  # type: ignore[
                 break
         first = last
         depth += 1
-    if depth_limit == 0:
-        successor[0, :] = -1
-        change[0, :] = 0
-        solved[0, :] = 0
-    return pool[: count + 1], table, successor[:count], change[:count], solved[:count], count <= limit
+    missing = np.empty(count, np.int16)  # enough: each of them leaves a target of the 255 x 255 board free
+    for s in range(count):
+        done = 0
+        for k in range(1, n_boxes + 1):
+            done += int(targets[pool[s, k]])
+        missing[s] = n_boxes - done
+    return pool[: count + 1].copy(), table, successor[:count].copy(), missing, count <= limit
 
 
 @njit
-def lookup(pool, table, row):  # type: ignore[no-untyped-def]
-    """Index of ``row`` in an explored pool, or -1. The pool's last row is scratch space, so copy it first."""
-    i = pool.shape[0] - 1
-    pool[i] = row
-    return table[_find(pool, i, table)] - 1
+def locate(pool, table, floor, kinds, boards):  # type: ignore[no-untyped-def]
+    """Where boards are in an explored pool.
+
+    Args:
+        floor: the level's cells that are not wall, in ascending order.
+        kinds: ``uint8 [256]``: of each cell code, 1 for a box, 2 for a box on a target, 3 for the player, else 0.
+        boards: ``uint8 [N, buffer]``, framed boards of the level.
+
+    Returns:
+        ``int64 [N]``, indices; ``SOLVES`` for a solved board, ``UNSEEN`` for one that is not in the pool.
+    """
+    n_boxes = pool.shape[1] - 1
+    scratch = pool.shape[0] - 1
+    found = np.empty(boards.shape[0], np.int64)
+    for i in range(boards.shape[0]):
+        boxes = 0
+        done = 0
+        pool[scratch, 0] = -1
+        for j in range(floor.shape[0]):
+            kind = kinds[boards[i, floor[j]]]
+            if kind == 3:
+                pool[scratch, 0] = floor[j]
+            elif kind != 0:
+                boxes += 1
+                done += kind == 2
+                if boxes <= n_boxes:
+                    pool[scratch, boxes] = floor[j]
+        found[i] = UNSEEN
+        if done == n_boxes:
+            found[i] = SOLVES
+        elif boxes == n_boxes:
+            slot = _find(pool, scratch, table)
+            if table[slot] != 0:
+                found[i] = table[slot] - 1
+    return found
 
 
 @njit
-def steps_to_go(successor, solved):  # type: ignore[no-untyped-def]
-    """``[S]``: fewest actions to success from every state of a complete table, -1 where there are none."""
+def steps_to_go(successor):  # type: ignore[no-untyped-def]
+    """``int32 [S]``: fewest actions to success by the table's transitions, -1 where there are none."""
     n = successor.shape[0]
     begin = np.zeros(n + 1, np.int64)
     for s in range(n):
@@ -171,10 +197,10 @@ def steps_to_go(successor, solved):  # type: ignore[no-untyped-def]
                 begin[successor[s, a] + 1] += 1
     for s in range(n):
         begin[s + 1] += begin[s]
-    into = np.empty(begin[n], np.int64)
+    into = np.empty(begin[n], np.int32)
     fill = begin[:n].copy()
-    steps = np.full(n, -1, np.int64)
-    queue = np.empty(n, np.int64)
+    steps = np.full(n, -1, np.int32)
+    queue = np.empty(n, np.int32)
     tail = 0
     for s in range(n):
         for a in range(4):
@@ -182,7 +208,7 @@ def steps_to_go(successor, solved):  # type: ignore[no-untyped-def]
             if nxt >= 0:
                 into[fill[nxt]] = s
                 fill[nxt] += 1
-            elif solved[s, a] and steps[s] < 0:
+            elif nxt == SOLVES and steps[s] < 0:
                 steps[s] = 1
                 queue[tail] = s
                 tail += 1
@@ -196,6 +222,71 @@ def steps_to_go(successor, solved):  # type: ignore[no-untyped-def]
                 queue[tail] = into[i]
                 tail += 1
     return steps
+
+
+@njit
+def fewest_missing(successor, rows, horizon):  # type: ignore[no-untyped-def]
+    """Continue ``rows int16 [H, S]``: fewest boxes off target after exactly ``h`` actions that do not solve the board.
+
+    Returns:
+        Rows up to ``horizon``, and whether every further row would equal the last one (then there may be fewer rows).
+    """
+    n = successor.shape[0]
+    count = rows.shape[0]
+    longer = np.empty((max(count, horizon + 1), n), np.int16)
+    longer[:count] = rows
+    while count <= horizon:
+        settled = True
+        for s in range(n):
+            best = np.int16(32767)
+            for a in range(4):
+                nxt = successor[s, a]
+                if nxt >= 0:
+                    best = min(best, longer[count - 1, nxt])
+            longer[count, s] = best
+            settled = settled and best == longer[count - 1, s]
+        if settled:
+            return longer[:count].copy(), True
+        count += 1
+    return longer, False
+
+
+@njit
+def returns(successor, missing, steps, fewest, index, left, rewards):  # type: ignore[no-untyped-def]
+    """Best returns from states ``index [N]`` (negative: the game is over) with ``left [N]`` actions.
+
+    Solving as soon as possible is best wherever it can be done in time, since it brings every box home and saves
+    actions; otherwise all actions are spent and what counts is how many boxes are on targets in the end.
+
+    Args:
+        rewards: of an action (below 0), of a box brought onto a target, and (at least 0) of the solution.
+
+    Returns:
+        ``value [N]`` and ``q [N, 4]``.
+    """
+    n = index.shape[0]
+    value = np.zeros(n)
+    q = np.zeros((n, 4))
+    longest = fewest.shape[0] - 1
+    for i in range(n):
+        s = index[i]
+        if s < 0 or left[i] == 0:
+            continue
+        for a in range(4):
+            nxt = successor[s, a]
+            taken = left[i]
+            off = 0
+            bonus = rewards[2]
+            if nxt < 0:
+                taken = 1
+            elif 0 < steps[nxt] < taken:
+                taken = steps[nxt] + 1
+            else:
+                off = int(fewest[min(taken - 1, longest), nxt])
+                bonus = 0.0
+            q[i, a] = rewards[0] * taken + rewards[1] * (missing[s] - off) + bonus
+        value[i] = q[i].max()
+    return value, q
 
 
 @njit

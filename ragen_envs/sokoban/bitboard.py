@@ -30,19 +30,14 @@ from numba.extending import intrinsic, overload
 
 from ragen_envs.jit import njit
 from ragen_envs.sokoban.levels import BOX, BOX_ON_TARGET, OUTSIDE, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
+from ragen_envs.sokoban.search import LIMIT, RUNNING, SLICE, SOLVED, UNBOUNDED, UNSOLVABLE
 
-SOLVED, UNSOLVABLE, LIMIT, TOO_BIG, RUNNING, FULL = range(6)
-"""Ends of a search: proved either way, a limit was met, the interior does not fit; or it goes on after its slice, or
-needs bigger arrays first."""
-UNBOUNDED = 1 << 40
-"""Stands for "no limit" in integer arguments."""
+TOO_BIG, FULL = 4, 5
+"""Further statuses: the interior does not fit into a word; the search needs bigger arrays before it can go on."""
 MATCHED_BOXES = 8
 """Most boxes whose assignment to targets is exact: its cost per state grows as ``boxes * 2**boxes``."""
 FAR = 1 << 20
 """Distance to a target that cannot be reached."""
-SLICE = 2_000
-"""Expansions between two looks at the clock."""
-
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 # Zobrist keys: exclusive-or of one key per box and one for the player's region (its lowest cell).
 _KEYS = np.random.Generator(np.random.PCG64(20250101)).integers(0, 1 << 31, (2, 64), dtype=np.int64)
@@ -79,12 +74,12 @@ def ones(x: Any) -> int:
 
 @overload(lowest)
 def _lowest(x):  # type: ignore[no-untyped-def]
-    return lambda x: _count_zeros(x)
+    return lambda x: _count_zeros(x)  # type: ignore[call-arg]
 
 
 @overload(ones)
 def _ones(x):  # type: ignore[no-untyped-def]
-    return lambda x: _count_ones(x)
+    return lambda x: _count_ones(x)  # type: ignore[call-arg]
 
 
 @njit
@@ -109,11 +104,7 @@ def _flood(reach, free, stride, not_first, not_last):  # type: ignore[no-untyped
     """All cells of ``free`` connected with ``reach``."""
     while True:
         grown = (
-            reach
-            | (reach >> stride)
-            | (reach << stride)
-            | ((reach & not_first) >> _ONE)
-            | ((reach & not_last) << _ONE)
+            reach | (reach >> stride) | (reach << stride) | ((reach & not_first) >> _ONE) | ((reach & not_last) << _ONE)
         ) & free
         if grown == reach:
             return reach
@@ -148,6 +139,15 @@ def frozen(boxes, stuck_h, stuck_v, stride, not_first, not_last):  # type: ignor
 _FLOOR, _NOT_FIRST, _NOT_LAST, _ALIVE, _STUCK_H, _STUCK_V, _GOALS, _BOXES, _PLAYER = range(9)
 # Its numbers: width of the box, boxes, largest finite assignment.
 _STRIDE, _N_BOXES, _FARTHEST = range(3)
+
+
+@njit
+def count_targets(cells):  # type: ignore[no-untyped-def]
+    """Number of targets of a board, whatever stands on them."""
+    n = 0
+    for code in cells:
+        n += code in (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET)
+    return n
 
 
 @njit
@@ -226,11 +226,11 @@ def prepare(cells, height, width, seen, stack, words, numbers, distance):  # typ
             bit = _bit((row - top) * columns + i - row * width - first)
             code = cells[i]
             floor |= bit
-            if code == TARGET or code == BOX_ON_TARGET or code == PLAYER_ON_TARGET:
+            if code in (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET):
                 goals |= bit
-            if code == BOX or code == BOX_ON_TARGET:
+            if code in (BOX, BOX_ON_TARGET):
                 boxes |= bit
-    if lost:
+    if lost or (fits and ones(boxes) != ones(goals)):
         return UNSOLVABLE
     if not fits:
         return TOO_BIG
@@ -277,14 +277,10 @@ def prepare(cells, height, width, seen, stack, words, numbers, distance):  # typ
     words[_FLOOR], words[_NOT_FIRST], words[_NOT_LAST], words[_ALIVE] = floor, not_first, not_last, alive
     words[_STUCK_H] = (
         ~(_shifted(floor, 2, stride, not_first, not_last) & _shifted(floor, 3, stride, not_first, not_last))
-    ) | (
-        ~_shifted(alive, 2, stride, not_first, not_last) & ~_shifted(alive, 3, stride, not_first, not_last)
-    )
+    ) | (~_shifted(alive, 2, stride, not_first, not_last) & ~_shifted(alive, 3, stride, not_first, not_last))
     words[_STUCK_V] = (
         ~(_shifted(floor, 0, stride, not_first, not_last) & _shifted(floor, 1, stride, not_first, not_last))
-    ) | (
-        ~_shifted(alive, 0, stride, not_first, not_last) & ~_shifted(alive, 1, stride, not_first, not_last)
-    )
+    ) | (~_shifted(alive, 0, stride, not_first, not_last) & ~_shifted(alive, 1, stride, not_first, not_last))
     words[_GOALS], words[_BOXES] = goals, boxes
     words[_PLAYER] = _bit((row - top) * columns + player - row * width - first)
     numbers[_STRIDE], numbers[_N_BOXES], numbers[_FARTHEST] = columns, n, n * farthest
@@ -586,11 +582,7 @@ def write_plan(words, numbers, pool, nodes, control, actions, used):  # type: ig
             here = layers[length]
             length += 1
             layers[length] = (
-                here
-                | (here >> stride)
-                | (here << stride)
-                | ((here & not_first) >> _ONE)
-                | ((here & not_last) << _ONE)
+                here | (here >> stride) | (here << stride) | ((here & not_first) >> _ONE) | ((here & not_last) << _ONE)
             ) & free
         if used + length + 1 > actions.shape[0]:
             return -1
@@ -639,13 +631,12 @@ def workspace():  # type: ignore[no-untyped-def]
 
 
 @njit
-def solve_boards(cells, heights, widths, most_boxes, max_cost, scale, factor, node_limit, plans):  # type: ignore[no-untyped-def]
+def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, plans):  # type: ignore[no-untyped-def]
     """Solve boards one after the other.
 
     Args:
         cells: ``uint8``, the codes of all boards, one board after the other.
         heights, widths: ``int64 [N]``.
-        most_boxes: at least the number of boxes of any board.
         max_cost, node_limit: per board.
         scale, factor: the weight is ``factor / scale``.
         plans: whether to write plans.
@@ -658,14 +649,17 @@ def solve_boards(cells, heights, widths, most_boxes, max_cost, scale, factor, no
     results = np.empty((n_boards, 3), np.int64)
     ends = np.zeros(n_boards + 1, np.int64)
     actions = np.empty(max(64, 64 * n_boards) if plans else 0, np.uint8)
-    largest = 0
+    largest = most_targets = begins = 0
     for i in range(n_boards):
-        largest = max(largest, heights[i] * widths[i])
+        size = heights[i] * widths[i]
+        largest = max(largest, size)
+        most_targets = max(most_targets, count_targets(cells[begins : begins + size]))
+        begins += size
     seen = np.zeros(largest, np.uint8)
     stack = np.empty(largest, np.int64)
     words = np.empty(9, np.uint64)
     numbers = np.empty(3, np.int64)
-    distance = np.empty((64, most_boxes), np.int64)
+    distance = np.empty((64, most_targets), np.int64)
     pool, nodes, table, chains, control = workspace()
     begins = 0
     for i in range(n_boards):
@@ -678,7 +672,7 @@ def solve_boards(cells, heights, widths, most_boxes, max_cost, scale, factor, no
         ends[i + 1] = ends[i]
         if status == RUNNING:
             status = begin(words, numbers, distance, pool, nodes, table, chains, control, max_cost, scale, factor)
-            while status == RUNNING or status == FULL:
+            while status in (RUNNING, FULL):
                 if status == FULL:
                     pool, nodes, table, chains = grown(pool, nodes, table, chains, control)
                 status = search(
@@ -697,4 +691,43 @@ def solve_boards(cells, heights, widths, most_boxes, max_cost, scale, factor, no
                         end = write_plan(words, numbers, pool, nodes, control, actions, ends[i])
                     ends[i + 1] = end
         results[i, 0], results[i, 1], results[i, 2] = status, pushes, expanded
-    return results, actions, ends
+    return results, actions[: ends[n_boards]] if plans else actions, ends
+
+
+def solve_within(
+    cells: bytes, height: int, width: int, max_cost: int, scale: int, factor: int, node_limit: int, time_limit: float
+) -> tuple[int, int, int, np.ndarray]:
+    """What :func:`solve_boards` does with one board, but with ``LIMIT`` after ``time_limit`` seconds.
+
+    The clock is read from here, between slices of the search.
+
+    Returns:
+        status, pushes or -1, states expanded, actions.
+    """
+    deadline = monotonic() + time_limit
+    board = np.frombuffer(cells, np.uint8)
+    words, numbers = np.empty(9, np.uint64), np.empty(3, np.int64)
+    distance = np.empty((64, count_targets(board)), np.int64)
+    nothing = np.empty(0, np.uint8)
+    status = prepare(
+        board, height, width, np.zeros(len(board), np.uint8), np.empty(len(board), np.int64), words, numbers, distance
+    )
+    if status != RUNNING:
+        return status, 0 if status == SOLVED else -1, 0, nothing
+    pool, nodes, table, chains, control = workspace()
+    status = begin(words, numbers, distance, pool, nodes, table, chains, control, max_cost, scale, factor)
+    while status in (RUNNING, FULL):
+        if monotonic() >= deadline:
+            status = LIMIT
+            break
+        if status == FULL:
+            pool, nodes, table, chains = grown(pool, nodes, table, chains, control)
+        status = search(
+            words, numbers, distance, pool, nodes, table, chains, control, max_cost, scale, factor, node_limit, SLICE
+        )
+    if status != SOLVED:
+        return status, -1, int(control[_EXPANDED]), nothing
+    actions = np.empty(64, np.uint8)
+    while (end := write_plan(words, numbers, pool, nodes, control, actions, 0)) < 0:
+        actions = np.empty(2 * len(actions), np.uint8)
+    return status, int(nodes[control[_FOUND], _COST]), int(control[_EXPANDED]), actions[:end]

@@ -364,7 +364,8 @@ def begin(words, numbers, distance, pool, nodes, table, chains, control, max_cos
     """Set up the search of a prepared level in arrays that an earlier search may have used."""
     stride, not_first, not_last = np.uint64(numbers[_STRIDE]), words[_NOT_FIRST], words[_NOT_LAST]
     boxes, n = words[_BOXES], numbers[_N_BOXES]
-    for total in range(control[_HIGHEST] + 1):
+    # A new workspace has a stamp of 0 and needs all its chains emptied, a used one those that it has used.
+    for total in range(control[_HIGHEST] + 1 if control[_STAMP] else chains.shape[0]):
         chains[total] = -1
     if n <= MATCHED_BOXES:
         forward = np.empty(1 << n, np.int64)
@@ -604,16 +605,20 @@ def write_plan(words, numbers, pool, nodes, control, actions, used):  # type: ig
 @njit
 def grown(pool, nodes, table, chains, control):  # type: ignore[no-untyped-def]
     """The arrays of a search at twice their size."""
-    count = control[_COUNT]
+    # Plain loops: copies of slices take seconds to compile.
     more_pool = np.empty((2 * pool.shape[0], 2), np.uint64)
-    more_pool[:count] = pool[:count]
     more_nodes = np.empty((2 * nodes.shape[0], 4), np.int32)
-    more_nodes[:count] = nodes[:count]
-    more_chains = np.full(2 * chains.shape[0], -1, np.int32)
-    more_chains[: chains.shape[0]] = chains
+    for s in range(control[_COUNT]):
+        for k in range(2):
+            more_pool[s, k] = pool[s, k]
+        for k in range(4):
+            more_nodes[s, k] = nodes[s, k]
+    more_chains = np.empty(2 * chains.shape[0], np.int32)
+    for total in range(more_chains.shape[0]):
+        more_chains[total] = chains[total] if total < chains.shape[0] else -1
     more_table = np.zeros(2 * table.shape[0], np.int64)
     control[_STAMP] = 0
-    control[_MASK] = table.shape[0] - 1
+    control[_MASK] = table.shape[0] // 2 - 1
     _restamp(more_pool, more_nodes, more_table, control)
     return more_pool, more_nodes, more_table, more_chains
 
@@ -625,7 +630,7 @@ def workspace():  # type: ignore[no-untyped-def]
         np.empty((2048, 2), np.uint64),
         np.empty((2048, 4), np.int32),
         np.zeros(4096, np.int64),
-        np.full(1024, -1, np.int32),
+        np.zeros(1024, np.int32),
         np.zeros(8, np.int64),
     )
 
@@ -686,12 +691,13 @@ def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, pl
                     end = write_plan(words, numbers, pool, nodes, control, actions, ends[i])
                     while end < 0:
                         longer = np.empty(2 * actions.shape[0], np.uint8)
-                        longer[: ends[i]] = actions[: ends[i]]
+                        for k in range(ends[i]):
+                            longer[k] = actions[k]
                         actions = longer
                         end = write_plan(words, numbers, pool, nodes, control, actions, ends[i])
                     ends[i + 1] = end
         results[i, 0], results[i, 1], results[i, 2] = status, pushes, expanded
-    return results, actions[: ends[n_boards]] if plans else actions, ends
+    return results, actions, ends
 
 
 def solve_within(
@@ -705,7 +711,7 @@ def solve_within(
         status, pushes or -1, states expanded, actions.
     """
     deadline = monotonic() + time_limit
-    board = np.frombuffer(cells, np.uint8)
+    board = np.frombuffer(bytearray(cells), np.uint8)  # writable, as everywhere: else numba compiles twice
     words, numbers = np.empty(9, np.uint64), np.empty(3, np.int64)
     distance = np.empty((64, count_targets(board)), np.int64)
     nothing = np.empty(0, np.uint8)

@@ -29,6 +29,8 @@ LARGEST_WEIGHT = 64
 """Larger weights search as this one does."""
 ANY_WEIGHT = 3
 """Least weight of the bit-board search when any plan will do."""
+ANY_NODES = 200_000
+"""States that it may store before the other searches of the portfolio take over."""
 
 _FRACTION = 16
 
@@ -83,8 +85,17 @@ class _Request:
     @property
     def limits(self) -> tuple[int, int, int, int]:
         """``max_cost``, ``scale``, ``factor`` and ``node_limit``, as the compiled searches take them."""
-        factor = max(self.factor, ANY_WEIGHT * self.scale) if self.objective == "any" else self.factor
-        return self.max_cost, self.scale, factor, self.node_limit
+        factor, node_limit = self.factor, self.node_limit
+        if self.objective == "any":
+            factor = max(factor, ANY_WEIGHT * self.scale)
+        if self.has_portfolio:
+            node_limit = min(node_limit, ANY_NODES)
+        return self.max_cost, self.scale, factor, node_limit
+
+    @property
+    def has_portfolio(self) -> bool:
+        """Whether a limit that bit boards meet is a reason to try other searches; a bound on the cost is none."""
+        return self.objective == "any" and self.max_cost == search.UNBOUNDED
 
 
 def solve(
@@ -147,7 +158,7 @@ def solve_many(
     request = _Request.check(objective, weight, max_cost, node_limit, time_limit)
     if not levels or objective == "moves" or time_limit is not None:
         return [_solve(level, level.buffer, level.start, request) for level in levels]
-    cells = np.frombuffer(b"".join([level.cells for level in levels]), np.uint8)
+    cells = np.frombuffer(bytearray().join([level.cells for level in levels]), np.uint8)
     heights = np.array([level.height for level in levels])
     widths = np.array([level.width for level in levels])
     results, actions, ends = bitboard.solve_boards(cells, heights, widths, *request.limits, True)
@@ -181,7 +192,7 @@ def optimal_pushes_many(
         raise ValueError(f"cells must be uint8 [N, {height * width}]: {cells.dtype} {list(cells.shape)}")
     request = _Request.check("pushes", 1.0, max_cost, node_limit, None)
     n = len(cells)
-    flat = np.ascontiguousarray(cells).reshape(-1)
+    flat = np.require(cells, requirements=["C", "W"]).reshape(-1)
     sides = np.full(n, height), np.full(n, width)
     results, _, _ = bitboard.solve_boards(flat, *sides, *request.limits, False)
     status, pushes = results[:, 0], results[:, 1].copy()
@@ -199,9 +210,10 @@ def _solve(level: Level, cells: bytes, player: int, request: _Request) -> Soluti
     began = monotonic()
     height, width = level.height + 2, level.stride
     if request.time_limit is None:
-        codes = np.frombuffer(cells, np.uint8)
+        codes = np.frombuffer(bytearray(cells), np.uint8)  # read-only arrays would be a type of their own to numba
         sides = np.array([height]), np.array([width])
-        results, actions, _ = bitboard.solve_boards(codes, *sides, *request.limits, True)
+        results, actions, ends = bitboard.solve_boards(codes, *sides, *request.limits, True)
+        actions = actions[: ends[1]]
         status, pushes, expanded = results[0].tolist()
     else:
         status, pushes, expanded, actions = bitboard.solve_within(
@@ -217,8 +229,7 @@ def _solve(level: Level, cells: bytes, player: int, request: _Request) -> Soluti
 
 
 def _is_left_to_general(status: int, request: _Request) -> bool:
-    """Bit boards cannot answer, or met a limit where another search of the portfolio may succeed."""
-    return status == bitboard.TOO_BIG or (status == search.LIMIT and request.objective == "any")
+    return status == bitboard.TOO_BIG or (status == search.LIMIT and request.has_portfolio)
 
 
 def _solve_general(level: Level, cells: bytes, player: int, request: _Request, spent: float = 0.0) -> Solution:

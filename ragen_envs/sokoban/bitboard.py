@@ -100,15 +100,37 @@ def _shifted(x, d, stride, not_first, not_last):  # type: ignore[no-untyped-def]
 
 
 @njit
+def _spread(x, stride, not_first, not_last):  # type: ignore[no-untyped-def]
+    """``x`` and all cells beside it."""
+    return x | (x >> stride) | (x << stride) | ((x & not_first) >> _ONE) | ((x & not_last) << _ONE)
+
+
+@njit
 def _flood(reach, free, stride, not_first, not_last):  # type: ignore[no-untyped-def]
     """All cells of ``free`` connected with ``reach``."""
     while True:
-        grown = (
-            reach | (reach >> stride) | (reach << stride) | ((reach & not_first) >> _ONE) | ((reach & not_last) << _ONE)
-        ) & free
-        if grown == reach:
+        wider = _spread(reach, stride, not_first, not_last) & free
+        if wider == reach:
             return reach
-        reach = grown
+        reach = wider
+
+
+@njit
+def _reach_after(reach, here, there, free, stride, not_first, not_last):  # type: ignore[no-untyped-def]
+    """What the player can reach after pushing a box from ``here`` to ``there``, given what he could reach before.
+
+    Whatever was reachable is connected with a neighbour of ``there``, unless that cell was of no use to him anyway.
+    Hence, as soon as the flood from ``here`` has met all these neighbours, all of it is reachable at once.
+    """
+    kept = reach & ~there
+    meet = _spread(there, stride, not_first, not_last) & kept if kept != reach else _ZERO
+    region = here
+    while meet & ~region != _ZERO:
+        wider = _spread(region, stride, not_first, not_last) & free
+        if wider == region:
+            return region
+        region = wider
+    return _flood(region | kept, free, stride, not_first, not_last)
 
 
 @njit
@@ -522,7 +544,7 @@ def search(words, numbers, distance, pool, nodes, table, chains, control, max_co
                 if cost + left > max_cost:
                     control[_CUT] = 1
                     continue
-                region = _flood(here, floor & ~now, stride, not_first, not_last)
+                region = _reach_after(reach, here, there, floor & ~now, stride, not_first, not_last)
                 slot = (box_hash ^ _KEYS[0, cell] ^ _KEYS[0, beyond] ^ _KEYS[1, lowest(region)]) & mask
                 known = False
                 while table[slot] >> 32 == stamp:
@@ -582,9 +604,7 @@ def write_plan(words, numbers, pool, nodes, control, actions, used):  # type: ig
         while layers[length] & goal == _ZERO:
             here = layers[length]
             length += 1
-            layers[length] = (
-                here | (here >> stride) | (here << stride) | ((here & not_first) >> _ONE) | ((here & not_last) << _ONE)
-            ) & free
+            layers[length] = _spread(here, stride, not_first, not_last) & free
         if used + length + 1 > actions.shape[0]:
             return -1
         here = goal

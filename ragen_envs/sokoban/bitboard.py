@@ -173,14 +173,54 @@ def count_targets(cells):  # type: ignore[no-untyped-def]
 
 
 @njit
-def prepare(cells, height, width, seen, stack, words, numbers, distance):  # type: ignore[no-untyped-def]
+def _write_sides(cell, floor, stride, not_first, not_last, sides):  # type: ignore[no-untyped-def]
+    """Write the parts into which a box on ``cell`` divides the floor: up to 4 words, 0 where there are fewer.
+
+    If there is only one part, its word has all bits, so that a look-up ends there.
+    """
+    here = _bit(cell)
+    free = floor & ~here
+    meet = _spread(here, stride, not_first, not_last) & free
+    for side in range(4):
+        sides[cell, side] = _ZERO
+    if meet & (meet - _ONE if meet != _ZERO else _ZERO) == _ZERO:
+        sides[cell, 0] = ~_ZERO
+        return
+    n = 0
+    while meet != _ZERO:
+        region = _bit(lowest(meet))
+        while n > 0 or meet & ~region != _ZERO:
+            wider = _spread(region, stride, not_first, not_last) & free
+            if wider == region:
+                break
+            region = wider
+        meet &= ~region
+        if n == 0 and meet == _ZERO:
+            region = ~_ZERO
+        sides[cell, n] = region
+        n += 1
+
+
+@njit
+def _row(sides, cell, player):  # type: ignore[no-untyped-def]
+    """Row of ``distance`` for a box on ``cell``, with any cells that the player can reach."""
+    side = 0
+    while sides[cell, side] & player == _ZERO:
+        side += 1
+    return 4 * cell + side
+
+
+@njit
+def prepare(cells, height, width, seen, stack, words, numbers, sides, distance):  # type: ignore[no-untyped-def]
     """Read a board into words and distances.
 
     Args:
         cells: ``uint8 [height * width]`` codes; around the board everything is wall, as is the code ``OUTSIDE``.
         seen, stack: scratch of at least ``height * width``; ``seen`` must be 0 and is left so.
         words, numbers: written, see the constants above.
-        distance: ``int64 [64, boxes]`` at least, written: fewest pushes of a box from a cell to each target.
+        sides: ``uint64 [64, 4]``, written, see :func:`_write_sides`.
+        distance: ``int64 [256, boxes]`` at least, written: fewest pushes that bring a lone box from a cell and a side
+            of it (see :func:`_row`) to each target.
 
     Returns:
         ``RUNNING`` if there is something to search, else what is known already: ``SOLVED`` (no push is needed),
@@ -256,45 +296,52 @@ def prepare(cells, height, width, seen, stack, words, numbers, distance):  # typ
         return UNSOLVABLE
     if not fits:
         return TOO_BIG
-    row = player // width
     stride = np.uint64(columns)
+    n_goals = ones(goals)
     first_column = _ZERO
     for r in range(rows):
         first_column |= _bit(r * columns)
     not_first = ~first_column
     not_last = ~(first_column << np.uint64(columns - 1))
-    # Cells where a box can be pushed in each direction: the player fits behind it. The cell ahead is checked elsewhere.
-    up = floor & _shifted(floor, 0, stride, not_first, not_last)
-    down = floor & _shifted(floor, 1, stride, not_first, not_last)
-    left = floor & _shifted(floor, 2, stride, not_first, not_last)
-    right = floor & _shifted(floor, 3, stride, not_first, not_last)
     alive = _ZERO
+    rest = floor
+    while rest != _ZERO:
+        cell = lowest(rest)
+        rest &= rest - _ONE
+        _write_sides(cell, floor, stride, not_first, not_last, sides)
+        for side in range(4):
+            for n in range(n_goals):
+                distance[4 * cell + side, n] = FAR
+    queue = np.empty(256, np.int64)
     farthest = 0
     rest = goals
-    n = 0
-    while rest != _ZERO:
-        layer = _bit(lowest(rest))
+    for n in range(n_goals):
+        cell = lowest(rest)
         rest &= rest - _ONE
-        for i in range(rows * columns):
-            distance[i, n] = FAR
-        found = layer
-        steps = 0
-        while layer != _ZERO:
-            bits = layer
-            while bits != _ZERO:
-                distance[lowest(bits), n] = steps
-                bits &= bits - _ONE
-            layer = (
-                (_shifted(layer, 1, stride, not_first, not_last) & up)
-                | (_shifted(layer, 0, stride, not_first, not_last) & down)
-                | (_shifted(layer, 3, stride, not_first, not_last) & left)
-                | (_shifted(layer, 2, stride, not_first, not_last) & right)
-            ) & ~found
-            found |= layer
-            steps += 1
-        farthest = max(farthest, steps)
-        alive |= found
-        n += 1
+        tail = 0
+        for side in range(4):
+            if sides[cell, side] != _ZERO:
+                distance[4 * cell + side, n] = 0
+                queue[tail] = 4 * cell + side
+                tail += 1
+        head = 0
+        while head < tail:
+            row = queue[head]
+            head += 1
+            there = _bit(row >> 2)
+            steps = distance[row, n] + 1
+            for d in range(4):  # a push in this direction ended here: the player stands where the box was
+                here = _shifted(there, d ^ 1, stride, not_first, not_last) & floor & sides[row >> 2, row & 3]
+                behind = _shifted(here, d ^ 1, stride, not_first, not_last) & floor
+                if behind != _ZERO:
+                    before = _row(sides, lowest(here), behind)
+                    if distance[before, n] == FAR:
+                        distance[before, n] = steps
+                        alive |= here
+                        queue[tail] = before
+                        tail += 1
+        farthest = max(farthest, distance[queue[tail - 1], n])
+    alive |= goals
     dead = ~alive  # walls and cells outside the box included
     words[_FLOOR], words[_NOT_FIRST], words[_NOT_LAST], words[_ALIVE] = floor, not_first, not_last, alive
     words[_STUCK_H] = (
@@ -304,8 +351,8 @@ def prepare(cells, height, width, seen, stack, words, numbers, distance):  # typ
         ~(_shifted(floor, 0, stride, not_first, not_last) & _shifted(floor, 1, stride, not_first, not_last))
     ) | (~_shifted(alive, 0, stride, not_first, not_last) & ~_shifted(alive, 1, stride, not_first, not_last))
     words[_GOALS], words[_BOXES] = goals, boxes
-    words[_PLAYER] = _bit((row - top) * columns + player - row * width - first)
-    numbers[_STRIDE], numbers[_N_BOXES], numbers[_FARTHEST] = columns, n, n * farthest
+    words[_PLAYER] = _bit((player // width - top) * columns + player % width - first)
+    numbers[_STRIDE], numbers[_N_BOXES], numbers[_FARTHEST] = columns, n_goals, n_goals * farthest
     if boxes & dead != _ZERO:
         return UNSOLVABLE
     stuck = frozen(boxes, words[_STUCK_H], words[_STUCK_V], stride, not_first, not_last)
@@ -318,20 +365,20 @@ def prepare(cells, height, width, seen, stack, words, numbers, distance):  # typ
 
 
 @njit
-def _assign(boxes, n, distance, forward, backward, others):  # type: ignore[no-untyped-def]
+def _assign(boxes, reach, n, sides, distance, forward, backward, others):  # type: ignore[no-untyped-def]
     """Cheapest assignment of boxes to targets, by dynamic programming over subsets of targets.
 
     ``forward[T]`` is the cheapest assignment of the first ``|T|`` boxes (in order of cells) to the targets ``T``,
     ``backward[T]`` that of the last ``|T|``. Written for the children of a state: ``others[k, t]``, the cheapest
-    assignment of all boxes but the ``k``-th to all targets but ``t``, so that with this box on ``cell`` the bound is
-    the minimum over ``t`` of ``distance[cell, t] + others[k, t]``.
+    assignment of all boxes but the ``k``-th to all targets but ``t``, so that with this box in row ``r`` the bound is the
+    minimum over ``t`` of ``distance[r, t] + others[k, t]``.
 
     Returns:
         the cheapest assignment of all boxes, at least ``FAR`` if there is none.
     """
     rest = boxes
     for k in range(n):
-        others[k, n] = lowest(rest)  # the last column holds the box's cell
+        others[k, n] = _row(sides, lowest(rest), reach)  # the last column holds the box's row of distances
         rest &= rest - _ONE
         for t in range(n):
             others[k, t] = FAR
@@ -360,6 +407,20 @@ def _assign(boxes, n, distance, forward, backward, others):  # type: ignore[no-u
     return forward[full]
 
 
+@njit
+def _nearest(boxes, reach, n, sides, distance):  # type: ignore[no-untyped-def]
+    """The sum of each box's distance to its nearest target."""
+    total = 0
+    while boxes != _ZERO:
+        row = _row(sides, lowest(boxes), reach)
+        boxes &= boxes - _ONE
+        nearest = FAR
+        for t in range(n):
+            nearest = min(nearest, distance[row, t])
+        total += nearest
+    return total
+
+
 # --- the search -------------------------------------------------------------------------------------------------------
 
 # Columns of a stored state: its parent, pushes so far (-1: a shorter way was found since), the push that led to it
@@ -382,26 +443,20 @@ def _hash(boxes, reach):  # type: ignore[no-untyped-def]
 
 
 @njit
-def begin(words, numbers, distance, pool, nodes, table, chains, control, max_cost, scale, factor):  # type: ignore[no-untyped-def]
+def begin(words, numbers, sides, distance, pool, nodes, table, chains, control, max_cost, scale, factor):  # type: ignore[no-untyped-def]
     """Set up the search of a prepared level in arrays that an earlier search may have used."""
     stride, not_first, not_last = np.uint64(numbers[_STRIDE]), words[_NOT_FIRST], words[_NOT_LAST]
     boxes, n = words[_BOXES], numbers[_N_BOXES]
+    reach = _flood(words[_PLAYER], words[_FLOOR] & ~boxes, stride, not_first, not_last)
     # A new workspace has a stamp of 0 and needs all its chains emptied, a used one those that it has used.
     for total in range(control[_HIGHEST] + 1 if control[_STAMP] else chains.shape[0]):
         chains[total] = -1
     if n <= MATCHED_BOXES:
         forward = np.empty(1 << n, np.int64)
         backward = np.empty(1 << n, np.int64)
-        bound = _assign(boxes, n, distance, forward, backward, np.empty((n, n + 1), np.int64))
+        bound = _assign(boxes, reach, n, sides, distance, forward, backward, np.empty((n, n + 1), np.int64))
     else:
-        bound = 0
-        rest = boxes
-        while rest != _ZERO:
-            nearest = FAR
-            for t in range(n):
-                nearest = min(nearest, distance[lowest(rest), t])
-            bound += nearest
-            rest &= rest - _ONE
+        bound = _nearest(boxes, reach, n, sides, distance)
     control[_HIGHEST] = -1
     control[_EXPANDED] = 0
     control[_CUT] = 0
@@ -413,7 +468,7 @@ def begin(words, numbers, distance, pool, nodes, table, chains, control, max_cos
     if bound > max_cost:
         return LIMIT
     pool[0, 0] = boxes
-    pool[0, 1] = _flood(words[_PLAYER], words[_FLOOR] & ~boxes, stride, not_first, not_last)
+    pool[0, 1] = reach
     nodes[0, _PARENT], nodes[0, _COST], nodes[0, _PUSH], nodes[0, _NEXT] = -1, 0, -1, -1
     table[_hash(pool[0, 0], pool[0, 1]) & control[_MASK]] = control[_STAMP] << 32
     control[_COUNT] = 1
@@ -438,7 +493,9 @@ def _restamp(pool, nodes, table, control):  # type: ignore[no-untyped-def]
 
 
 @njit
-def search(words, numbers, distance, pool, nodes, table, chains, control, max_cost, scale, factor, node_limit, budget):  # type: ignore[no-untyped-def]
+def search(  # type: ignore[no-untyped-def]
+    words, numbers, sides, distance, pool, nodes, table, chains, control, max_cost, scale, factor, node_limit, budget
+):
     """Go on with a search for up to ``budget`` expansions.
 
     A state's total is ``scale * pushes + factor * bound``; the smallest total is expanded first, the newest state first
@@ -496,15 +553,9 @@ def search(words, numbers, distance, pool, nodes, table, chains, control, max_co
         at = total
         bound = 0
         if matched:
-            _assign(boxes, n, distance, forward, backward, others)
+            _assign(boxes, reach, n, sides, distance, forward, backward, others)
         else:
-            rest = boxes
-            while rest != _ZERO:
-                nearest = FAR
-                for t in range(n):
-                    nearest = min(nearest, distance[lowest(rest), t])
-                bound += nearest
-                rest &= rest - _ONE
+            bound = _nearest(boxes, reach, n, sides, distance)
         box_hash = 0
         rest = boxes
         while rest != _ZERO:
@@ -529,16 +580,12 @@ def search(words, numbers, distance, pool, nodes, table, chains, control, max_co
                     continue
                 if matched:
                     k = ones(boxes & (here - _ONE))
+                    row = _row(sides, beyond, here)
                     left = FAR
                     for t in range(n):
-                        left = min(left, distance[beyond, t] + others[k, t])
+                        left = min(left, distance[row, t] + others[k, t])
                 else:
-                    nearest = FAR
-                    left = FAR
-                    for t in range(n):
-                        nearest = min(nearest, distance[cell, t])
-                        left = min(left, distance[beyond, t])
-                    left += bound - nearest
+                    left = bound - _nearest(here, reach, n, sides, distance) + _nearest(there, here, n, sides, distance)
                 if left >= FAR:
                     continue
                 if cost + left > max_cost:
@@ -684,24 +731,27 @@ def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, pl
     stack = np.empty(largest, np.int64)
     words = np.empty(9, np.uint64)
     numbers = np.empty(3, np.int64)
-    distance = np.empty((64, most_targets), np.int64)
+    sides = np.empty((64, 4), np.uint64)
+    distance = np.empty((256, most_targets), np.int64)
     pool, nodes, table, chains, control = workspace()
     begins = 0
     for i in range(n_boards):
         size = heights[i] * widths[i]
         board = cells[begins : begins + size]
         begins += size
-        status = prepare(board, heights[i], widths[i], seen, stack, words, numbers, distance)
+        status = prepare(board, heights[i], widths[i], seen, stack, words, numbers, sides, distance)
         pushes = 0 if status == SOLVED else -1
         expanded = 0
         ends[i + 1] = ends[i]
         if status == RUNNING:
-            status = begin(words, numbers, distance, pool, nodes, table, chains, control, max_cost, scale, factor)
+            status = begin(
+                words, numbers, sides, distance, pool, nodes, table, chains, control, max_cost, scale, factor
+            )
             while status in (RUNNING, FULL):
                 if status == FULL:
                     pool, nodes, table, chains = grown(pool, nodes, table, chains, control)
                 status = search(
-                    words, numbers, distance, pool, nodes, table, chains, control,
+                    words, numbers, sides, distance, pool, nodes, table, chains, control,
                     max_cost, scale, factor, node_limit, UNBOUNDED,
                 )  # fmt: skip
             expanded = control[_EXPANDED]
@@ -733,15 +783,14 @@ def solve_within(
     deadline = monotonic() + time_limit
     board = np.frombuffer(bytearray(cells), np.uint8)  # writable, as everywhere: else numba compiles twice
     words, numbers = np.empty(9, np.uint64), np.empty(3, np.int64)
-    distance = np.empty((64, count_targets(board)), np.int64)
+    sides, distance = np.empty((64, 4), np.uint64), np.empty((256, count_targets(board)), np.int64)
     nothing = np.empty(0, np.uint8)
-    status = prepare(
-        board, height, width, np.zeros(len(board), np.uint8), np.empty(len(board), np.int64), words, numbers, distance
-    )
+    scratch = np.zeros(len(board), np.uint8), np.empty(len(board), np.int64)
+    status = prepare(board, height, width, *scratch, words, numbers, sides, distance)
     if status != RUNNING:
         return status, 0 if status == SOLVED else -1, 0, nothing
     pool, nodes, table, chains, control = workspace()
-    status = begin(words, numbers, distance, pool, nodes, table, chains, control, max_cost, scale, factor)
+    status = begin(words, numbers, sides, distance, pool, nodes, table, chains, control, max_cost, scale, factor)
     while status in (RUNNING, FULL):
         if monotonic() >= deadline:
             status = LIMIT
@@ -749,8 +798,9 @@ def solve_within(
         if status == FULL:
             pool, nodes, table, chains = grown(pool, nodes, table, chains, control)
         status = search(
-            words, numbers, distance, pool, nodes, table, chains, control, max_cost, scale, factor, node_limit, SLICE
-        )
+            words, numbers, sides, distance, pool, nodes, table, chains, control,
+            max_cost, scale, factor, node_limit, SLICE,
+        )  # fmt: skip
     if status != SOLVED:
         return status, -1, int(control[_EXPANDED]), nothing
     actions = np.empty(64, np.uint8)

@@ -303,16 +303,29 @@ def prepare(cells, height, width, seen, stack, words, numbers, sides, distance):
         first_column |= _bit(r * columns)
     not_first = ~first_column
     not_last = ~(first_column << np.uint64(columns - 1))
-    alive = _ZERO
+    rest = floor
+    while rest != _ZERO:
+        _write_sides(lowest(rest), floor, stride, not_first, not_last, sides)
+        rest &= rest - _ONE
+    # For each row of distances, the rows from which one push leads there: the player ends where the box was.
+    before = np.empty((256, 4), np.int64)
     rest = floor
     while rest != _ZERO:
         cell = lowest(rest)
         rest &= rest - _ONE
-        _write_sides(cell, floor, stride, not_first, not_last, sides)
+        there = _bit(cell)
         for side in range(4):
+            if sides[cell, side] == _ZERO:
+                break
+            row = 4 * cell + side
             for n in range(n_goals):
-                distance[4 * cell + side, n] = FAR
+                distance[row, n] = FAR
+            for d in range(4):
+                here = _shifted(there, d ^ 1, stride, not_first, not_last) & floor & sides[cell, side]
+                behind = _shifted(here, d ^ 1, stride, not_first, not_last) & floor
+                before[row, d] = _row(sides, lowest(here), behind) if behind != _ZERO else -1
     queue = np.empty(256, np.int64)
+    alive = goals
     farthest = 0
     rest = goals
     for n in range(n_goals):
@@ -328,20 +341,15 @@ def prepare(cells, height, width, seen, stack, words, numbers, sides, distance):
         while head < tail:
             row = queue[head]
             head += 1
-            there = _bit(row >> 2)
             steps = distance[row, n] + 1
-            for d in range(4):  # a push in this direction ended here: the player stands where the box was
-                here = _shifted(there, d ^ 1, stride, not_first, not_last) & floor & sides[row >> 2, row & 3]
-                behind = _shifted(here, d ^ 1, stride, not_first, not_last) & floor
-                if behind != _ZERO:
-                    before = _row(sides, lowest(here), behind)
-                    if distance[before, n] == FAR:
-                        distance[before, n] = steps
-                        alive |= here
-                        queue[tail] = before
-                        tail += 1
+            for d in range(4):
+                near = before[row, d]
+                if near >= 0 and distance[near, n] == FAR:
+                    distance[near, n] = steps
+                    alive |= _bit(near >> 2)
+                    queue[tail] = near
+                    tail += 1
         farthest = max(farthest, distance[queue[tail - 1], n])
-    alive |= goals
     dead = ~alive  # walls and cells outside the box included
     words[_FLOOR], words[_NOT_FIRST], words[_NOT_LAST], words[_ALIVE] = floor, not_first, not_last, alive
     words[_STUCK_H] = (
@@ -370,8 +378,8 @@ def _assign(boxes, reach, n, sides, distance, forward, backward, others):  # typ
 
     ``forward[T]`` is the cheapest assignment of the first ``|T|`` boxes (in order of cells) to the targets ``T``,
     ``backward[T]`` that of the last ``|T|``. Written for the children of a state: ``others[k, t]``, the cheapest
-    assignment of all boxes but the ``k``-th to all targets but ``t``, so that with this box in row ``r`` the bound is the
-    minimum over ``t`` of ``distance[r, t] + others[k, t]``.
+    assignment of all boxes but the ``k``-th to all targets but ``t``, so that with this box in row ``r`` the bound is
+    the minimum over ``t`` of ``distance[r, t] + others[k, t]``.
 
     Returns:
         the cheapest assignment of all boxes, at least ``FAR`` if there is none.
@@ -391,19 +399,22 @@ def _assign(boxes, reach, n, sides, distance, forward, backward, others):  # typ
         last_box = others[n - size, n]
         best = FAR
         best_back = FAR
-        for t in range(n):
-            if subset >> t & 1:
-                without = subset ^ (1 << t)
-                best = min(best, forward[without] + distance[box, t])
-                best_back = min(best_back, backward[without] + distance[last_box, t])
+        inside = np.uint64(subset)
+        while inside != _ZERO:
+            t = lowest(inside)
+            inside &= inside - _ONE
+            without = subset ^ (1 << t)
+            best = min(best, forward[without] + distance[box, t])
+            best_back = min(best_back, backward[without] + distance[last_box, t])
         forward[subset] = best
         backward[subset] = best_back
     for subset in range(full):
         k = ones(np.uint64(subset))
-        for t in range(n):
-            if not subset >> t & 1:
-                cost = forward[subset] + backward[full ^ subset ^ (1 << t)]
-                others[k, t] = min(others[k, t], cost)
+        outside = np.uint64(full ^ subset)
+        while outside != _ZERO:
+            t = lowest(outside)
+            outside &= outside - _ONE
+            others[k, t] = min(others[k, t], forward[subset] + backward[full ^ subset ^ (1 << t)])
     return forward[full]
 
 

@@ -212,6 +212,25 @@ def test_many_boxes():
 # --- deadlocks --------------------------------------------------------------------------------------------------------
 
 
+def prepared(level: Level) -> int:
+    """What is known of a level before any search: dead cells and frozen boxes, above all."""
+    size = len(level.cells)
+    seen = np.zeros(size, np.uint8)
+    status = bitboard.prepare(
+        np.frombuffer(bytearray(level.cells), np.uint8),
+        level.height,
+        level.width,
+        seen,
+        np.empty(size, np.int64),
+        np.empty(9, np.uint64),
+        np.empty(3, np.int64),
+        np.empty((64, 4), np.uint64),
+        np.empty((256, level.n_boxes), np.int64),
+    )
+    assert not seen.any()
+    return status
+
+
 def solvable_states(floor, targets):
     """All (player, boxes) with as many boxes as targets, solvable or not, by search backwards from the solved ones."""
     states = [
@@ -237,10 +256,6 @@ def solvable_states(floor, targets):
 def test_deadlock_tests_never_hit_a_solvable_state(height, width, boxes, n):
     """Dead cells and frozen boxes, over every state of random rooms; the search proves the rest."""
     rng = np.random.default_rng(boxes * height)
-    words, numbers = np.empty(9, np.uint64), np.empty(3, np.int64)
-    distance = np.empty((64, boxes), np.int64)
-    size = height * width
-    seen, stack = np.zeros(size, np.uint8), np.empty(size, np.int64)
     hits = 0
     for _ in range(n):
         level = random_level(rng, height, width, boxes, 0.1)
@@ -252,10 +267,7 @@ def test_deadlock_tests_never_hit_a_solvable_state(height, width, boxes, n):
                 height, width, walls=level.walls, targets=level.targets, boxes=sorted(now), player=player
             )
             boards.append(board)
-            found = bitboard.prepare(
-                np.frombuffer(bytearray(board.cells), np.uint8), height, width, seen, stack, words, numbers, distance
-            )
-            assert not seen.any()
+            found = prepared(board)
             if (player, now) in solvable:
                 assert found != search.UNSOLVABLE
             else:
@@ -269,20 +281,7 @@ def test_frozen_boxes():
     """Two boxes side by side on a wall hold each other; a box that one push would free does not count."""
 
     def found(xsb):
-        level = parse_xsb(xsb)
-        words, numbers = np.empty(9, np.uint64), np.empty(3, np.int64)
-        size = len(level.cells)
-        scratch = np.zeros(size, np.uint8), np.empty(size, np.int64)
-        distance = np.empty((64, level.n_boxes), np.int64)
-        return bitboard.prepare(
-            np.frombuffer(bytearray(level.cells), np.uint8),
-            level.height,
-            level.width,
-            *scratch,
-            words,
-            numbers,
-            distance,
-        )
+        return prepared(parse_xsb(xsb))
 
     assert found("-.--.-\n-$$---\n------\n--@---") != search.UNSOLVABLE
     assert found("--$$--\n..----\n------\n--@---") == search.UNSOLVABLE
@@ -368,11 +367,13 @@ HARD = parse_xsb("----#--\n.#---$-\n--*.$--\n.$#---#\n--#----\n@-#---#")
 @pytest.mark.parametrize("objective", ["pushes", "moves"])
 def test_slices_and_time_limits(monkeypatch, objective):
     """A time limit that is not met changes nothing, wherever the slices end; 0 seconds are not enough."""
-    levels = [*many_levels(3, 60), HARD] if objective == "pushes" else many_levels(3, 60)
+    levels = many_levels(3, 60)
     free = [solve(level, objective=objective) for level in levels]
-    for size in (1, 7):
+    for size in (1, 7, 100):
         monkeypatch.setattr(bitboard, "SLICE", size)
         monkeypatch.setattr(search, "SLICE", size)
+        if size == 100 and objective == "pushes":  # through bigger arrays
+            levels, free = [*levels, HARD], [*free, solve(HARD)]
         assert [solve(level, objective=objective, time_limit=600) for level in levels] == free
     for level, solution in zip(levels, free, strict=True):
         stopped = solve(level, objective=objective, time_limit=0)

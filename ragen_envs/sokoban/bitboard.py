@@ -5,11 +5,11 @@ has at most 64 cells (8 x 8, 4 x 16, ...), a set of cells is one ``uint64``: bit
 ``stride`` the width of the rectangle; shifts along a row are masked at its ends so that they do not wrap.
 
 A state is the word of the boxes and the word of the cells that the player can reach without a push. A* over pushes uses
-the cheapest one-to-one assignment of boxes to targets under push distances, where the player is taken to be wherever he
-is needed. One push changes one box's distance to any target by at most 1 towards it, so the bound is consistent: at
-weight 1 no state is expanded twice and the first solution is optimal. Pushes onto cells from which no target can be
-reached, states in which boxes have frozen off their targets, and states without an assignment are cut off; all three
-are proofs.
+the cheapest one-to-one assignment of boxes to targets. The distance of a box to a target is that of a lone box on the
+same floor, and depends on the side of the box on which the player is. Walks do not change the side of any box, and one
+push brings one box at most 1 nearer to any target, so the bound is consistent: at weight 1 no state is expanded twice
+and the first solution is optimal. Cut off are pushes onto cells from which no target can be reached, states in which
+boxes have frozen off their targets, and states without an assignment; all three are proofs.
 
 Simplifications: one thread; beyond ``MATCHED_BOXES`` boxes the bound is the sum of each box's distance to its nearest
 target, which is consistent too, but weaker. Search order never depends on how a search is cut into slices.
@@ -783,15 +783,14 @@ def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, pl
 
 def solve_within(
     cells: bytes, height: int, width: int, max_cost: int, scale: int, factor: int, node_limit: int, time_limit: float
-) -> tuple[int, int, int, np.ndarray]:
+) -> tuple[int, int, int, np.ndarray, float]:
     """What :func:`solve_boards` does with one board, but with ``LIMIT`` after ``time_limit`` seconds.
 
     The clock is read from here, between slices of the search.
 
     Returns:
-        status, pushes or -1, states expanded, actions.
+        status, pushes or -1, states expanded, actions, seconds of the search.
     """
-    deadline = monotonic() + time_limit
     board = np.frombuffer(bytearray(cells), np.uint8)  # writable, as everywhere: else numba compiles twice
     words, numbers = np.empty(9, np.uint64), np.empty(3, np.int64)
     sides, distance = np.empty((64, 4), np.uint64), np.empty((256, count_targets(board)), np.int64)
@@ -799,22 +798,26 @@ def solve_within(
     scratch = np.zeros(len(board), np.uint8), np.empty(len(board), np.int64)
     status = prepare(board, height, width, *scratch, words, numbers, sides, distance)
     if status != RUNNING:
-        return status, 0 if status == SOLVED else -1, 0, nothing
+        return status, 0 if status == SOLVED else -1, 0, nothing, 0.0
     pool, nodes, table, chains, control = workspace()
     status = begin(words, numbers, sides, distance, pool, nodes, table, chains, control, max_cost, scale, factor)
+    budget = 0  # at first, so that compiling does not count as searching
+    began = monotonic()
     while status in (RUNNING, FULL):
-        if monotonic() >= deadline:
-            status = LIMIT
-            break
         if status == FULL:
             pool, nodes, table, chains = grown(pool, nodes, table, chains, control)
         status = search(
             words, numbers, sides, distance, pool, nodes, table, chains, control,
-            max_cost, scale, factor, node_limit, SLICE,
+            max_cost, scale, factor, node_limit, budget,
         )  # fmt: skip
+        if budget == 0:
+            budget, began = SLICE, monotonic()
+        if status in (RUNNING, FULL) and monotonic() - began >= time_limit:
+            status = LIMIT
+    spent = monotonic() - began
     if status != SOLVED:
-        return status, -1, int(control[_EXPANDED]), nothing
+        return status, -1, int(control[_EXPANDED]), nothing, spent
     actions = np.empty(64, np.uint8)
     while (end := write_plan(words, numbers, pool, nodes, control, actions, 0)) < 0:
         actions = np.empty(2 * len(actions), np.uint8)
-    return status, int(nodes[control[_FOUND], _COST]), int(control[_EXPANDED]), actions[:end]
+    return status, int(nodes[control[_FOUND], _COST]), int(control[_EXPANDED]), actions[:end], spent

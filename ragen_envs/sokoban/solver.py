@@ -117,8 +117,8 @@ def solve(
         max_cost: give up with ``limit`` when every solution costs more than this, in pushes (``pushes`` and ``any``) or
             in actions (``moves``).
         node_limit: give up with ``limit`` when about this many states are stored.
-        time_limit: give up with ``limit`` after about this many seconds. Only then can the result depend on the
-            machine.
+        time_limit: give up with ``limit`` after about this many seconds of searching (compiling before does not count).
+            Only then can the result depend on the machine.
 
     Raises:
         ValueError: names the argument that is wrong.
@@ -207,7 +207,7 @@ def optimal_pushes_many(
 def _solve(level: Level, cells: bytes, player: int, request: _Request) -> Solution:
     if request.objective == "moves":
         return _solve_moves(level, cells, player, request)
-    began = monotonic()
+    spent = 0.0
     height, width = level.height + 2, level.stride
     if request.time_limit is None:
         codes = np.frombuffer(bytearray(cells), np.uint8)  # read-only arrays would be a type of their own to numba
@@ -216,11 +216,10 @@ def _solve(level: Level, cells: bytes, player: int, request: _Request) -> Soluti
         actions = actions[: ends[1]]
         status, pushes, expanded = results[0].tolist()
     else:
-        status, pushes, expanded, actions = bitboard.solve_within(
+        status, pushes, expanded, actions, spent = bitboard.solve_within(
             cells, height, width, *request.limits, request.time_limit
         )
     if _is_left_to_general(status, request):
-        spent = monotonic() - began
         return _solve_general(level, cells, player, request, spent)
     if status != search.SOLVED:
         return Solution(STATUSES[status], (), None, None, expanded)
@@ -258,19 +257,20 @@ def _general_search(*arguments: Any, **options: Any) -> tuple[int, list[tuple[in
 
 
 def _solve_moves(level: Level, cells: bytes, player: int, request: _Request) -> Solution:
-    deadline = None if request.time_limit is None else monotonic() + request.time_limit
     walls, targets, row = state_arrays(cells, player)
     deltas = np.array(level.deltas, np.int64)
     status, goal_distance, arrays = search.shortest_begin(walls, targets, deltas, row, request.max_cost)
     actions = np.empty(0, np.int64)
-    budget = search.UNBOUNDED if deadline is None else search.SLICE
+    budget = search.UNBOUNDED if request.time_limit is None else 0  # at first: compiling does not count as searching
+    began = monotonic()
     while status == search.RUNNING:
-        if deadline is not None and monotonic() >= deadline:
-            status = search.LIMIT
-            break
         status, actions, arrays = search.shortest(
             walls, targets, deltas, goal_distance, arrays, *request.limits, budget
         )
+        if budget == 0:
+            budget, began = search.SLICE, monotonic()
+        if request.time_limit is not None and status == search.RUNNING and monotonic() - began >= request.time_limit:
+            status = search.LIMIT
     expanded = int(arrays[-1][search.EXPANDED])
     if status != search.SOLVED:
         return Solution(STATUSES[status], (), None, None, expanded)

@@ -211,6 +211,64 @@ def _row(sides, cell, player):  # type: ignore[no-untyped-def]
 
 
 @njit
+def _write_distances(floor, goals, stride, not_first, not_last, sides, distance):  # type: ignore[no-untyped-def]
+    """Write ``sides`` and ``distance`` of :func:`prepare`.
+
+    Returns:
+        the cells from which some target can be reached, and the largest finite distance.
+    """
+    n_goals = ones(goals)
+    rest = floor
+    while rest != _ZERO:
+        _write_sides(lowest(rest), floor, stride, not_first, not_last, sides)
+        rest &= rest - _ONE
+    # For each row of distances, the rows from which one push leads there: the player ends where the box was.
+    before = np.empty((256, 4), np.int64)
+    rest = floor
+    while rest != _ZERO:
+        cell = lowest(rest)
+        rest &= rest - _ONE
+        there = _bit(cell)
+        for side in range(4):
+            if sides[cell, side] == _ZERO:
+                break
+            row = 4 * cell + side
+            for n in range(n_goals):
+                distance[row, n] = FAR
+            for d in range(4):
+                here = _shifted(there, d ^ 1, stride, not_first, not_last) & floor & sides[cell, side]
+                behind = _shifted(here, d ^ 1, stride, not_first, not_last) & floor
+                before[row, d] = _row(sides, lowest(here), behind) if behind != _ZERO else -1
+    queue = np.empty(256, np.int64)
+    alive = goals
+    farthest = 0
+    rest = goals
+    for n in range(n_goals):
+        cell = lowest(rest)
+        rest &= rest - _ONE
+        tail = 0
+        for side in range(4):
+            if sides[cell, side] != _ZERO:
+                distance[4 * cell + side, n] = 0
+                queue[tail] = 4 * cell + side
+                tail += 1
+        head = 0
+        while head < tail:
+            row = queue[head]
+            head += 1
+            steps = distance[row, n] + 1
+            for d in range(4):
+                near = before[row, d]
+                if near >= 0 and distance[near, n] == FAR:
+                    distance[near, n] = steps
+                    alive |= _bit(near >> 2)
+                    queue[tail] = near
+                    tail += 1
+        farthest = max(farthest, distance[queue[tail - 1], n])
+    return alive, farthest
+
+
+@njit
 def prepare(cells, height, width, seen, stack, words, numbers, sides, distance):  # type: ignore[no-untyped-def]
     """Read a board into words and distances.
 
@@ -297,59 +355,12 @@ def prepare(cells, height, width, seen, stack, words, numbers, sides, distance):
     if not fits:
         return TOO_BIG
     stride = np.uint64(columns)
-    n_goals = ones(goals)
     first_column = _ZERO
     for r in range(rows):
         first_column |= _bit(r * columns)
     not_first = ~first_column
     not_last = ~(first_column << np.uint64(columns - 1))
-    rest = floor
-    while rest != _ZERO:
-        _write_sides(lowest(rest), floor, stride, not_first, not_last, sides)
-        rest &= rest - _ONE
-    # For each row of distances, the rows from which one push leads there: the player ends where the box was.
-    before = np.empty((256, 4), np.int64)
-    rest = floor
-    while rest != _ZERO:
-        cell = lowest(rest)
-        rest &= rest - _ONE
-        there = _bit(cell)
-        for side in range(4):
-            if sides[cell, side] == _ZERO:
-                break
-            row = 4 * cell + side
-            for n in range(n_goals):
-                distance[row, n] = FAR
-            for d in range(4):
-                here = _shifted(there, d ^ 1, stride, not_first, not_last) & floor & sides[cell, side]
-                behind = _shifted(here, d ^ 1, stride, not_first, not_last) & floor
-                before[row, d] = _row(sides, lowest(here), behind) if behind != _ZERO else -1
-    queue = np.empty(256, np.int64)
-    alive = goals
-    farthest = 0
-    rest = goals
-    for n in range(n_goals):
-        cell = lowest(rest)
-        rest &= rest - _ONE
-        tail = 0
-        for side in range(4):
-            if sides[cell, side] != _ZERO:
-                distance[4 * cell + side, n] = 0
-                queue[tail] = 4 * cell + side
-                tail += 1
-        head = 0
-        while head < tail:
-            row = queue[head]
-            head += 1
-            steps = distance[row, n] + 1
-            for d in range(4):
-                near = before[row, d]
-                if near >= 0 and distance[near, n] == FAR:
-                    distance[near, n] = steps
-                    alive |= _bit(near >> 2)
-                    queue[tail] = near
-                    tail += 1
-        farthest = max(farthest, distance[queue[tail - 1], n])
+    alive, farthest = _write_distances(floor, goals, stride, not_first, not_last, sides, distance)
     dead = ~alive  # walls and cells outside the box included
     words[_FLOOR], words[_NOT_FIRST], words[_NOT_LAST], words[_ALIVE] = floor, not_first, not_last, alive
     words[_STUCK_H] = (
@@ -360,7 +371,7 @@ def prepare(cells, height, width, seen, stack, words, numbers, sides, distance):
     ) | (~_shifted(alive, 0, stride, not_first, not_last) & ~_shifted(alive, 1, stride, not_first, not_last))
     words[_GOALS], words[_BOXES] = goals, boxes
     words[_PLAYER] = _bit((player // width - top) * columns + player % width - first)
-    numbers[_STRIDE], numbers[_N_BOXES], numbers[_FARTHEST] = columns, n_goals, n_goals * farthest
+    numbers[_STRIDE], numbers[_N_BOXES], numbers[_FARTHEST] = columns, ones(goals), ones(goals) * farthest
     if boxes & dead != _ZERO:
         return UNSOLVABLE
     stuck = frozen(boxes, words[_STUCK_H], words[_STUCK_V], stride, not_first, not_last)

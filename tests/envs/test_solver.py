@@ -252,7 +252,9 @@ def solvable_states(floor, targets):
     return states, solvable
 
 
-@pytest.mark.parametrize(("height", "width", "boxes", "n"), [(3, 4, 2, 8), (4, 4, 2, 5), (3, 4, 3, 6), (3, 3, 4, 4)])
+@pytest.mark.parametrize(
+    ("height", "width", "boxes", "n"), [(3, 4, 2, 8), (4, 4, 2, 5), (3, 4, 3, 6), (3, 3, 4, 4), (3, 4, 9, 6)]
+)
 def test_deadlock_tests_never_hit_a_solvable_state(height, width, boxes, n):
     """Dead cells and frozen boxes, over every state of random rooms; the search proves the rest."""
     rng = np.random.default_rng(boxes * height)

@@ -171,7 +171,7 @@ def _horizon_table(level: Level, cells: bytes, horizon: int) -> _Table:
 
 @lru_cache(maxsize=4096)
 def _solver_steps(level: Level, cells: bytes, player: int) -> int:
-    solution = solve_board(level, cells, player)
+    solution = solve_board(level, cells, player, objective="moves")
     if solution.status == "limit":
         raise RuntimeError(
             f"the solver stopped at NODE_LIMIT = {NODE_LIMIT} states: it is not known whether this state is a dead end"

@@ -14,11 +14,14 @@ import numpy as np
 
 from ragen_envs.jit import njit
 
-SOLVED, UNSOLVABLE, LIMIT = 0, 1, 2
+SOLVED, UNSOLVABLE, LIMIT, RUNNING = range(4)
+"""Status of a search: a plan was found; proved that there is none; a limit was met; its slice of work ended."""
 UNBOUNDED = 1 << 40
 """Stands for "no limit" in integer arguments."""
 SOLVES, UNSEEN = -1, -2
 """In place of the index of a state: the board is solved; the state is not in the table."""
+SLICE = 2_000
+"""Expansions between two looks at the clock, where there is a time limit."""
 
 
 @njit
@@ -399,63 +402,87 @@ def _jammed(walls, targets, occupied, deltas, box):  # type: ignore[no-untyped-d
     return False
 
 
-@njit
-def shortest(walls, targets, deltas, start, max_moves, node_limit):  # type: ignore[no-untyped-def]
-    """A* for the fewest primitive actions from row ``start``.
+# Columns of a stored state: moves so far, bound on the moves to go, parent, action that led to it, whether it has been
+# expanded since its moves were last lowered.
+_MOVES, _BOUND, _PARENT, _ACTION, _DONE = range(5)
+# Numbers of a running search: states, entries of the queue, the total at which it is read, the highest total in it,
+# expansions, whether ``max_moves`` cut something off, the solved state.
+_COUNT, _ENTRIES, _TOTAL, _HIGHEST, EXPANDED, _CUT, _FOUND = range(7)
 
-    The estimate is the sum over boxes of :func:`push_distances`. One action changes it by at most 1, so it never
-    overestimates and is consistent: a state is expanded once, and the first solved state taken out is optimal.
+
+@njit
+def shortest_begin(walls, targets, deltas, start, max_moves):  # type: ignore[no-untyped-def]
+    """Set up :func:`shortest` from row ``start``.
 
     Returns:
-        status (``SOLVED``, ``UNSOLVABLE``, ``LIMIT``), the actions in order, and the number of states expanded.
+        status (``RUNNING``, or what is known already), and the arrays that :func:`shortest` reads and hands on.
     """
     n_boxes = start.shape[0] - 1
     goal_distance = push_distances(walls, targets, deltas)
     estimate = 0
-    nothing = np.empty(0, np.int64)
+    dead = False
     for k in range(1, n_boxes + 1):
-        if goal_distance[start[k]] < 0:
-            return UNSOLVABLE, nothing, 0
+        dead = dead or goal_distance[start[k]] < 0
         estimate += goal_distance[start[k]]
-
     capacity = 256
     pool = np.empty((capacity, n_boxes + 1), np.int32)
     table = np.zeros(2 * capacity, np.int32)
-    node = np.empty((capacity, 5), np.int32)  # moves so far, estimate, parent, action, expanded
-    occupied = np.zeros(walls.shape[0], np.uint8)
-    # Open list: one chain of entries per total (moves + estimate). A state may have several entries, one counts.
+    node = np.empty((capacity, 5), np.int32)
+    # Open list: one chain of entries per total. A state may have several entries, one counts.
     chain = np.full(256, -1, np.int64)
     entries = np.empty((256, 2), np.int64)  # state, next entry
-    n_entries = 1
+    control = np.zeros(7, np.int64)
     pool[0] = start
     table[_find(pool, 0, table)] = 1
-    node[0, 0], node[0, 1], node[0, 2], node[0, 3], node[0, 4] = 0, estimate, -1, -1, 0
-    count = 1
-    while chain.shape[0] <= estimate + 2:
-        chain = np.full(2 * chain.shape[0], -1, np.int64)
+    node[0, _MOVES], node[0, _BOUND], node[0, _PARENT], node[0, _ACTION], node[0, _DONE] = 0, estimate, -1, -1, 0
+    # The first state waits at total 0, whatever its bound: totals only order what is compared.
     entries[0, 0], entries[0, 1] = 0, -1
-    chain[estimate] = 0
-    total = estimate
-    highest = estimate
-    expanded = 0
-    while total <= highest:
-        if chain[total] < 0:
+    chain[0] = 0
+    control[_COUNT] = control[_ENTRIES] = 1
+    status = UNSOLVABLE if dead else LIMIT if estimate > max_moves else RUNNING
+    return status, goal_distance, (pool, table, node, chain, entries, control)
+
+
+@njit
+def shortest(walls, targets, deltas, goal_distance, arrays, max_moves, scale, factor, node_limit, budget):  # type: ignore[no-untyped-def]
+    """A* for the fewest primitive actions, for up to ``budget`` expansions.
+
+    The estimate is the sum over boxes of :func:`push_distances`. One action changes it by at most 1, so it never
+    overestimates and is consistent: with ``factor == scale`` a state is expanded once, and the first solved state taken
+    out is optimal. ``factor / scale`` is the weight of the estimate; where it exceeds 1, states for which a shorter way
+    turns up are expanded again, and the plan is at most that many times as long as the shortest one.
+
+    Returns:
+        status (``SOLVED``, ``UNSOLVABLE``, ``LIMIT``, ``RUNNING``), the actions in order, and the arrays, grown.
+    """
+    pool, table, node, chain, entries, control = arrays
+    n_boxes = pool.shape[1] - 1
+    actions = np.empty(0, np.int64)
+    count, n_entries = control[_COUNT], control[_ENTRIES]
+    total, highest, expanded = control[_TOTAL], control[_HIGHEST], control[EXPANDED]
+    last_expansion = expanded + budget
+    capacity = pool.shape[0]
+    occupied = np.zeros(walls.shape[0], np.uint8)
+    status = RUNNING
+    while status == RUNNING and expanded < last_expansion:
+        while total <= highest and chain[total] < 0:
             total += 1
-            continue
-        if total > max_moves:
-            return LIMIT, nothing, expanded
+        if total > highest:
+            status = LIMIT if control[_CUT] else UNSOLVABLE
+            break
         s = entries[chain[total], 0]
         chain[total] = entries[chain[total], 1]
-        if node[s, 4]:
+        if node[s, _DONE]:
             continue
-        node[s, 4] = 1
-        if node[s, 1] == 0:
-            length = node[s, 0]
+        node[s, _DONE] = 1
+        if node[s, _BOUND] == 0:
+            length = node[s, _MOVES]
             actions = np.empty(length, np.int64)
             for i in range(length - 1, -1, -1):
-                actions[i] = node[s, 3]
-                s = node[s, 2]
-            return SOLVED, actions, expanded
+                actions[i] = node[s, _ACTION]
+                s = node[s, _PARENT]
+            status = SOLVED
+            break
         expanded += 1
         for k in range(1, n_boxes + 1):
             occupied[pool[s, k]] = 1
@@ -464,7 +491,7 @@ def shortest(walls, targets, deltas, start, max_moves, node_limit):  # type: ign
             if walls[ahead]:
                 continue
             pushes = occupied[ahead] != 0
-            estimate = int(node[s, 1])
+            estimate = int(node[s, _BOUND])
             beyond = ahead + deltas[a]
             if pushes:
                 if walls[beyond] or occupied[beyond] or goal_distance[beyond] < 0:
@@ -477,6 +504,10 @@ def shortest(walls, targets, deltas, start, max_moves, node_limit):  # type: ign
                 occupied[beyond] = 0
                 if stuck:
                     continue
+            moves = node[s, _MOVES] + 1
+            if moves + estimate > max_moves:
+                control[_CUT] = 1
+                continue
             if count + 1 >= capacity:
                 pool, table = _grown(pool, table, count)
                 node = _doubled(node, count)
@@ -486,30 +517,78 @@ def shortest(walls, targets, deltas, start, max_moves, node_limit):  # type: ign
             if pushes:
                 _shift_box(pool, count, ahead, beyond)
             slot = _find(pool, count, table)
-            moves = node[s, 0] + 1
             if table[slot] == 0:
                 if count >= node_limit:
-                    return LIMIT, nothing, expanded
+                    status = LIMIT
+                    break
                 i = count
-                node[i, 4] = 0
                 count += 1
                 table[slot] = count
             else:
                 i = table[slot] - 1
-                if node[i, 4] or node[i, 0] <= moves:
+                if node[i, _MOVES] <= moves:
                     continue
-            node[i, 0], node[i, 1], node[i, 2], node[i, 3] = moves, estimate, s, a
-            f = moves + estimate
-            if f >= chain.shape[0]:
-                longer = np.full(2 * f, -1, np.int64)
+            node[i, _MOVES], node[i, _BOUND], node[i, _PARENT], node[i, _ACTION] = moves, estimate, s, a
+            node[i, _DONE] = 0
+            then = scale * moves + factor * estimate
+            if then >= chain.shape[0]:
+                longer = np.full(2 * then, -1, np.int64)
                 longer[: chain.shape[0]] = chain
                 chain = longer
             if n_entries >= entries.shape[0]:
                 entries = _doubled(entries, n_entries)
-            entries[n_entries, 0], entries[n_entries, 1] = i, chain[f]
-            chain[f] = n_entries
+            entries[n_entries, 0], entries[n_entries, 1] = i, chain[then]
+            chain[then] = n_entries
             n_entries += 1
-            highest = max(highest, f)
+            total = min(total, then)
+            highest = max(highest, then)
         for k in range(1, n_boxes + 1):
             occupied[pool[s, k]] = 0
-    return UNSOLVABLE, nothing, expanded
+    control[_COUNT], control[_ENTRIES] = count, n_entries
+    control[_TOTAL], control[_HIGHEST], control[EXPANDED] = total, highest, expanded
+    return status, actions, (pool, table, node, chain, entries, control)
+
+
+@njit
+def walk_between(walls, deltas, start, pushes):  # type: ignore[no-untyped-def]
+    """The actions of a plan that is given by its pushes alone, with shortest walks between them.
+
+    Args:
+        pushes: ``int64 [P, 2]``, the box's cell before the push and the direction.
+    """
+    blocked = walls.copy()
+    for k in range(1, start.shape[0]):
+        blocked[start[k]] = 1
+    came_by = np.empty(walls.shape[0], np.int64)
+    queue = np.empty(walls.shape[0], np.int64)
+    actions = np.empty(256, np.int64)
+    used = 0
+    player = int(start[0])
+    for i in range(pushes.shape[0]):
+        box, push = pushes[i, 0], pushes[i, 1]
+        # Backwards from the push, so that following the marks walks forwards.
+        came_by[:] = -1
+        queue[0] = box - deltas[push]
+        came_by[queue[0]] = push
+        head, tail = 0, 1
+        while came_by[player] < 0:
+            cell = queue[head]
+            head += 1
+            for a in range(4):
+                before = cell - deltas[a]
+                if not blocked[before] and came_by[before] < 0:
+                    came_by[before] = a
+                    queue[tail] = before
+                    tail += 1
+        while True:
+            if used == actions.shape[0]:
+                actions = _doubled(actions.reshape(used, 1), used).reshape(-1)
+            a = came_by[player]
+            actions[used] = a
+            used += 1
+            player += deltas[a]
+            if player == box:
+                break
+        blocked[box] = 0
+        blocked[box + deltas[push]] = 1
+    return actions[:used]

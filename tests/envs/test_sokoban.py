@@ -13,12 +13,12 @@ import subprocess
 import sys
 from collections import deque
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from level_files import level_file
 
 from ragen_envs.game import Expectation
 from ragen_envs.sokoban import Level, Sokoban, format_xsb, generate, load_levels, oracle, parse_xsb, rules, solve
@@ -26,7 +26,6 @@ from ragen_envs.sokoban.levels import BOX, EMPTY, PLAYER, TARGET, WALL
 
 UP, DOWN, LEFT, RIGHT = range(4)
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
-LEVEL_FILES = Path(__file__).resolve().parents[2].parent / "shared" / "levels"
 
 
 # --- the slow twin ----------------------------------------------------------------------------------------------------
@@ -511,32 +510,6 @@ def test_draw():
 # --- solver -----------------------------------------------------------------------------------------------------------
 
 
-def test_solver_statuses():
-    """C13: solved, unsolvable, limit, or an error that names the rule; limits of moves and states are arguments."""
-    solved = solve(parse_xsb("#####\n#@*-#\n#####"))
-    assert (solved.status, solved.actions, solved.moves, solved.pushes) == ("solved", (), 0, 0)
-
-    corner = solve(parse_xsb("######\n#$---#\n#-@--#\n#---.#\n######"))
-    assert (corner.status, corner.actions, corner.moves, corner.pushes) == ("unsolvable", (), None, None)
-
-    corridor = parse_xsb("#########\n#@$----.#\n#########")
-    assert solve(corridor, max_moves=3).status == "limit"
-    assert solve(corridor, node_limit=3).status == "limit"
-    full = solve(corridor, max_moves=5)
-    assert (full.status, full.actions, full.pushes) == ("solved", (RIGHT,) * 5, 5)
-
-    open_board = solve(parse_xsb("@---\n----\n-.--\n-$--"))  # no walls at all, the box on the last row
-    assert open_board.status == "unsolvable"  # nobody can get below it
-    open_board = solve(parse_xsb("@---\n----\n----\n-$.-"))
-    assert (open_board.status, open_board.moves, open_board.pushes) == ("solved", 4, 1)
-
-    with pytest.raises(ValueError, match=r"2 box.* and 1 target"):
-        solve(parse_xsb("######\n#@$$.#\n######"))
-    for wrong in ({"max_moves": -1}, {"node_limit": 0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            solve(corridor, **wrong)
-
-
 def check_plan(level, solution):
     """The plan, replayed by the rules, ends solved in exactly its length."""
     if solution.moves == 0:
@@ -556,7 +529,7 @@ def test_shortest_solutions_equal_plain_search():
     levels += [random_board(rng) for _ in range(300)]
     unsolvable = 0
     for level in levels:
-        twin, solution = Twin(level), solve(level)
+        twin, solution = Twin(level), solve(level, objective="moves")
         n = twin.shortest(twin.start)
         unsolvable += n < 0
         assert solution.status == ("unsolvable" if n < 0 else "solved")
@@ -567,14 +540,13 @@ def test_shortest_solutions_equal_plain_search():
     assert unsolvable > 50
 
 
-@pytest.mark.skipif(not LEVEL_FILES.is_dir(), reason="the shared level files are not beside this checkout")
 @pytest.mark.parametrize("name", ["unfiltered_test", "unfiltered_train", "medium", "hard"])
 def test_boxoban_files(name):
-    levels = load_levels(LEVEL_FILES / f"boxoban_{name}_100.xsb")
+    levels = load_levels(level_file(f"boxoban_{name}_100.xsb"))
     assert len(levels) == 100
     assert {(level.height, level.width, level.n_boxes) for level in levels} == {(10, 10, 4)}
     for level in levels[:15]:
-        solution = solve(level)
+        solution = solve(level, objective="moves")
         assert solution.status == "solved"
         check_plan(level, solution)
 
@@ -611,7 +583,7 @@ def test_generator_keeps_its_bounds(height, width, boxes, low, high, n):
         level = generate(rng, height, width, boxes, min_steps=low, max_steps=high)
         check_room(level, height, width, boxes)
         assert low <= level.optimal_steps <= (high or 1000)
-        assert solve(level).moves == level.optimal_steps
+        assert solve(level, objective="moves").moves == level.optimal_steps
         optima.add(level.optimal_steps)
         keys.add(level.key)
     assert len(optima) > 2
@@ -621,7 +593,7 @@ def test_generator_keeps_its_bounds(height, width, boxes, low, high, n):
 def test_ten_by_ten_with_four_boxes():
     level = generate(np.random.default_rng(10), 10, 10, 4, min_steps=5, max_steps=12)
     check_room(level, 10, 10, 4)
-    assert 5 <= solve(level).moves == level.optimal_steps <= 12
+    assert 5 <= solve(level, objective="moves").moves == level.optimal_steps <= 12
 
 
 def test_requests_that_cannot_be_met():
@@ -639,7 +611,7 @@ def test_seeds_give_solvable_levels_within_the_bounds():
     for seed in range(1000):
         level = game.sample_level(np.random.default_rng(seed))
         assert game.min_steps <= level.optimal_steps <= game.max_steps
-        assert solve(level).moves == level.optimal_steps
+        assert solve(level, objective="moves").moves == level.optimal_steps
 
 
 PROCESS = """
@@ -652,8 +624,9 @@ for kwargs in ({}, {"height": 7, "width": 7, "boxes": 2, "max_steps": 6}):
         level = game.sample_level(np.random.default_rng(seed))
         state = game.initial(level)
         values = game.oracle(state, 6)
-        out.append([format_xsb(level), level.key, game.state_key(state), solve(level).actions, values.q,
-                    values.optimal_steps, game.random_play(state, 6).success])
+        plan = solve(level, objective="moves").actions
+        out.append([format_xsb(level), level.key, game.state_key(state), plan, values.q, values.optimal_steps,
+                    game.random_play(state, 6).success])
 print(json.dumps(out))
 """
 
@@ -830,7 +803,7 @@ def test_limits_are_named(monkeypatch):
     with pytest.raises(RuntimeError, match="HORIZON_LIMIT = 5"):
         game.oracle(state, 10)
     assert game.oracle(state, 1).optimal_steps == 3
-    monkeypatch.setattr(oracle, "solve_board", lambda *a: solve(a[0], node_limit=1))
+    monkeypatch.setattr(oracle, "solve_board", lambda *a, **k: solve(a[0], node_limit=1, **k))
     oracle._solver_steps.cache_clear()
     with pytest.raises(RuntimeError, match="NODE_LIMIT"):
         game.oracle(state, 1)

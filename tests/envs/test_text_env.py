@@ -309,9 +309,20 @@ GOLDEN = {
 }
 
 
-def golden(id: str) -> str:
+GENERATED = {"ragen/FrozenLake-v0": "709ee4af42ee9992", "ragen/Sokoban-v0": "6a7f3657cdbd8fc8"}
+"""The same with levels="generated"."""
+
+
+def golden(id: str, **kwargs: Any) -> str:
     """Digest of ten fixed episodes in each prompt: observations, rewards, ends and info."""
-    return digest_of([play(make(id, prompt=prompt), seed) for prompt in ("full", "compact") for seed in range(10)])
+    prompts = ("full", "compact")
+    return digest_of([play(make(id, prompt=prompt, **kwargs), seed) for prompt in prompts for seed in range(10)])
+
+
+@pytest.mark.parametrize("id", GENERATED)
+def test_the_generator_still_makes_the_same_levels(id: str) -> None:
+    """The tiny checkpoints were trained on them, and level packs are built from them."""
+    assert golden(id, levels="generated") == GENERATED[id]
 
 
 @pytest.mark.parametrize("id", DEFAULTS)

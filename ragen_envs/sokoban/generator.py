@@ -34,6 +34,8 @@ PUSH_NODES = 500
 """Nodes of one forward search for fewest pushes of a placement; 99 % of the solvable ones with 4 boxes need fewer."""
 STEP_BOXES = 2
 """Most boxes for which fewest actions are found although nobody asked for them."""
+PLACEMENTS = 4
+"""Random placements per room."""
 NODE_LIMIT = 200_000
 """Nodes of one forward search whose result is needed."""
 WORK_LIMIT = 4_000_000
@@ -188,21 +190,28 @@ def _by_placement(
 ) -> tuple[int, Level | None]:
     """The number of rooms tried, and a level if one of their placements fitted."""
     with_steps = boxes <= STEP_BOXES or min_steps > 1 or max_steps is not None
-    floor, targets, row, pushes, steps, tries = rooms.place(
-        np.uint64(rng.integers(1, 1 << 63)),
-        height,
-        width,
-        boxes,
-        min_pushes,
-        search.UNBOUNDED if max_pushes is None else max_pushes,
-        min_steps,
-        search.UNBOUNDED if max_steps is None else max_steps,
-        max_tries,
-        PUSH_NODES,
-        NODE_LIMIT if with_steps else 0,
-        WORK_LIMIT,
-    )
-    return tries, _level(height, width, floor, targets, row, steps, pushes) if pushes else None
+    most_steps = search.UNBOUNDED if max_steps is None else max_steps
+    most_pushes = search.UNBOUNDED if max_pushes is None else max_pushes
+    deltas = np.array((-width, width, -1, 1), np.int64)
+    random = np.array([rng.integers(1, 1 << 63)], np.uint64)
+    work = 0
+    for tries in range(1, max_tries + 1):
+        floor, targets, distance, rows = rooms.furnish(random, height, width, boxes, PLACEMENTS)
+        for row in rows:
+            pushes, nodes = rooms.optimum(floor, targets, deltas, distance, row, False, PUSH_NODES)
+            work += nodes
+            if not min_pushes <= pushes <= most_pushes:
+                continue
+            steps = 0
+            if with_steps:
+                steps, nodes = rooms.optimum(floor, targets, deltas, distance, row, True, NODE_LIMIT)
+                work += nodes
+                if not min_steps <= steps <= most_steps:
+                    continue
+            return tries, _level(height, width, floor, targets, row, steps, pushes)
+        if work > WORK_LIMIT:
+            return tries, None
+    return max_tries, None
 
 
 def _level(

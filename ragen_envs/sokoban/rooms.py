@@ -18,8 +18,6 @@ from ragen_envs.jit import njit
 UNSOLVABLE, LIMIT = -1, -2
 """What :func:`optimum` returns where it has no number: proved unsolvable, or given up."""
 MATCHED = 8
-PLACEMENTS = 6
-"""Random placements per room."""
 _FAR = 1 << 20
 
 
@@ -80,16 +78,29 @@ def carve(random, height, width, boxes):  # type: ignore[no-untyped-def]
             row, column = r, c
     cells = np.flatnonzero(floor)
     n_targets = min(boxes, n_open)
-    shuffle(random, cells, n_targets)
-    return floor, np.sort(cells[:n_targets])
+    _shuffle(random, cells, n_targets)
+    return floor, _ascending(cells[:n_targets])
 
 
 @njit
-def shuffle(random, cells, n):  # type: ignore[no-untyped-def]
+def _shuffle(random, cells, n):  # type: ignore[no-untyped-def]
     """Make the first ``n`` of ``cells`` a uniform draw without replacement, in random order."""
     for k in range(n):
         other = k + draw(random, cells.shape[0] - k)
         cells[k], cells[other] = cells[other], cells[k]
+
+
+@njit
+def _ascending(cells):  # type: ignore[no-untyped-def]
+    """A sorted copy of a few cells (``np.sort`` takes seconds to compile)."""
+    out = np.empty(cells.shape[0], np.int64)
+    for k in range(cells.shape[0]):
+        j = k
+        while j > 0 and out[j - 1] > cells[k]:
+            out[j] = out[j - 1]
+            j -= 1
+        out[j] = cells[k]
+    return out
 
 
 @njit
@@ -227,11 +238,12 @@ def _slot(pool, i, table):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _longer(array, fill):  # type: ignore[no-untyped-def]
-    """A copy of twice the length, the new part filled with ``fill``."""
-    n = array.shape[0]
-    bigger = np.full(2 * n, fill, array.dtype)
-    bigger[:n] = array
+def _grown(array, n):  # type: ignore[no-untyped-def]
+    """A copy of twice the length; only the first ``n`` rows are filled."""
+    bigger = np.empty((2 * array.shape[0], array.shape[1]), np.int64)
+    for i in range(n):  # loops, here and below: numba takes seconds to compile an assignment to a slice
+        for k in range(array.shape[1]):
+            bigger[i, k] = array[i, k]
     return bigger
 
 
@@ -278,35 +290,31 @@ def optimum(floor, targets, deltas, distance, start, by_moves, node_limit):  # t
     stamp = mark = 0
 
     capacity = 128
-    pool = np.empty((capacity, n_boxes + 1), np.int32)
-    table = np.zeros(2 * capacity, np.int32)
-    cost = np.zeros(capacity, np.int32)
-    ahead = np.zeros(capacity, np.int32)  # the estimate, -1 once the node is expanded
+    pool = np.empty((capacity, n_boxes + 1), np.int64)
+    table = np.zeros(2 * capacity, np.int64)
+    node = np.empty((capacity, 2), np.int64)  # cost, and the estimate, -1 once the node is expanded
     # One chain of entries per total of cost and estimate; a node may have several entries, the cheapest counts.
-    chain = np.full(64, -1, np.int64)
-    entry_node = np.zeros(capacity, np.int64)
-    entry_next = np.zeros(capacity, np.int64)
-    n_entries = 1
-    pool[0] = start
+    chain = np.full(estimate + 256, -1, np.int64)
+    entries = np.empty((capacity, 2), np.int64)  # node, next entry
+    for k in range(n_boxes + 1):
+        pool[0, k] = start[k]
     table[_slot(pool, 0, table)] = 1
-    cost[0], ahead[0] = 0, estimate
-    count = 1
-    while chain.shape[0] <= estimate:
-        chain = _longer(chain, -1)
-    entry_node[0], entry_next[0] = 0, -1
+    node[0, 0], node[0, 1] = 0, estimate
+    count = n_entries = 1
+    entries[0, 0], entries[0, 1] = 0, -1
     chain[estimate] = 0
     total = highest = estimate
     while total <= highest:
         if chain[total] < 0:
             total += 1
             continue
-        s = entry_node[chain[total]]
-        chain[total] = entry_next[chain[total]]
-        if ahead[s] < 0:
+        s = entries[chain[total], 0]
+        chain[total] = entries[chain[total], 1]
+        if node[s, 1] < 0:
             continue
-        if ahead[s] == 0:
-            return int(cost[s]), count
-        ahead[s] = -1
+        if node[s, 1] == 0:
+            return node[s, 0], count
+        node[s, 1] = -1
         for k in range(1, n_boxes + 1):
             open_[pool[s, k]] = 0
         stamp += 1
@@ -318,16 +326,13 @@ def optimum(floor, targets, deltas, distance, start, by_moves, node_limit):  # t
                 stand = box - deltas[a]
                 if not open_[beyond] or not alive[beyond] or seen[stand] != stamp:
                     continue
-                if count + 1 >= capacity:
-                    capacity *= 2
-                    bigger = np.empty((capacity, n_boxes + 1), np.int32)
-                    bigger[:count] = pool[:count]
-                    pool = bigger
-                    cost, ahead = _longer(cost, 0), _longer(ahead, 0)
-                    table = np.zeros(2 * capacity, np.int32)
+                if count + 1 >= pool.shape[0]:
+                    pool, node = _grown(pool, count), _grown(node, count)
+                    table = np.zeros(2 * pool.shape[0], np.int64)
                     for i in range(count):
                         table[_slot(pool, i, table)] = i + 1
-                pool[count] = pool[s]
+                for j in range(1, n_boxes + 1):
+                    pool[count, j] = pool[s, j]
                 pool[count, 0] = box
                 j = k
                 while j < n_boxes and pool[count, j + 1] < beyond:
@@ -347,9 +352,9 @@ def optimum(floor, targets, deltas, distance, start, by_moves, node_limit):  # t
                     mark += 1
                     pool[count, 0] = _flood(open_, deltas, box, marked, mark, unused, queue)
                     open_[box], open_[beyond] = 0, 1
-                so_far = int(cost[s]) + 1
+                cost = node[s, 0] + 1
                 if by_moves:
-                    so_far += int(walk[stand])
+                    cost += walk[stand]
                 slot = _slot(pool, count, table)
                 if table[slot] == 0:
                     if count >= node_limit:
@@ -359,15 +364,18 @@ def optimum(floor, targets, deltas, distance, start, by_moves, node_limit):  # t
                     table[slot] = count
                 else:
                     i = table[slot] - 1
-                    if ahead[i] < 0 or cost[i] <= so_far:
+                    if node[i, 1] < 0 or node[i, 0] <= cost:
                         continue
-                cost[i], ahead[i] = so_far, estimate
-                f = so_far + estimate
-                while f >= chain.shape[0]:
-                    chain = _longer(chain, -1)
-                if n_entries >= entry_node.shape[0]:
-                    entry_node, entry_next = _longer(entry_node, 0), _longer(entry_next, 0)
-                entry_node[n_entries], entry_next[n_entries] = i, chain[f]
+                node[i, 0], node[i, 1] = cost, estimate
+                f = cost + estimate
+                if f >= chain.shape[0]:
+                    longer = np.full(2 * f, -1, np.int64)
+                    for j in range(chain.shape[0]):
+                        longer[j] = chain[j]
+                    chain = longer
+                if n_entries >= entries.shape[0]:
+                    entries = _grown(entries, n_entries)
+                entries[n_entries, 0], entries[n_entries, 1] = i, chain[f]
                 chain[f] = n_entries
                 n_entries += 1
                 highest = max(highest, f)
@@ -377,73 +385,41 @@ def optimum(floor, targets, deltas, distance, start, by_moves, node_limit):  # t
 
 
 @njit
-def place(  # type: ignore[no-untyped-def]
-    seed,
-    height,
-    width,
-    boxes,
-    min_pushes,
-    max_pushes,
-    min_steps,
-    max_steps,
-    max_tries,
-    push_nodes,
-    step_nodes,
-    most_work,
-):
-    """Rooms with random placements until one has both optima within the bounds.
+def furnish(random, height, width, boxes, n):  # type: ignore[no-untyped-def]
+    """A room and ``n`` random placements in it.
 
     Boxes are drawn among the cells from which a box can be brought to some target, off the targets if there are
     enough of them; the player anywhere else.
 
     Returns:
-        ``floor``, ``targets``, the start row, fewest pushes (0 if nothing was found), fewest actions (``LIMIT`` if
-        ``step_nodes`` is 0), and the number of rooms tried.
+        ``floor`` and ``targets`` of :func:`carve`, ``distance`` of :func:`push_distances`, and the start rows
+        ``[n, 1 + boxes]``: none if the room has not enough cells.
     """
-    random = np.empty(1, np.uint64)
-    random[0] = seed
-    deltas = np.array((-width, width, -1, 1), np.int64)
-    row = np.zeros(boxes + 1, np.int64)
-    best = np.empty(1 << min(boxes, MATCHED), np.int32)
-    work = 0
-    tries = 0
     floor, targets = carve(random, height, width, boxes)
-    while tries < max_tries and work < most_work:
-        if tries > 0:
-            floor, targets = carve(random, height, width, boxes)
-        tries += 1
-        if targets.shape[0] < boxes:
-            continue
-        distance = push_distances(floor, targets, deltas)
-        free = np.zeros(height * width, np.uint8)
+    distance = push_distances(floor, targets, np.array((-width, width, -1, 1), np.int64))
+    alive = np.zeros(height * width, np.uint8)
+    for t in range(targets.shape[0]):
+        for cell in range(height * width):
+            if distance[t, cell] < _FAR:
+                alive[cell] = 1
+    n_alive = np.sum(alive)
+    if n_alive >= 2 * boxes:
         for t in range(boxes):
-            for cell in range(height * width):
-                if distance[t, cell] < _FAR:
-                    free[cell] = 1
-        alive = np.flatnonzero(free)
-        for t in range(boxes):
-            free[targets[t]] = 0
-        if np.sum(free) >= boxes:
-            alive = np.flatnonzero(free)
-        cells = np.flatnonzero(floor)
-        if alive.shape[0] < boxes or cells.shape[0] <= boxes:
-            continue
-        for _ in range(PLACEMENTS):
-            shuffle(random, alive, boxes)
-            row[1:] = np.sort(alive[:boxes])
-            row[0] = cells[draw(random, cells.shape[0])]
-            while np.any(row[1:] == row[0]):
-                row[0] = cells[draw(random, cells.shape[0])]
-            if not 0 < _estimate(distance, row, best) <= max_pushes:
-                continue
-            pushes, nodes = optimum(floor, targets, deltas, distance, row, False, push_nodes)
-            work += nodes + 16
-            if pushes < min_pushes or pushes > max_pushes:
-                continue
-            if step_nodes == 0:
-                return floor, targets, row, pushes, LIMIT, tries
-            steps, nodes = optimum(floor, targets, deltas, distance, row, True, step_nodes)
-            work += nodes
-            if min_steps <= steps <= max_steps:
-                return floor, targets, row, pushes, steps, tries
-    return floor, targets, row, 0, 0, tries
+            alive[targets[t]] = 0
+    box_cells = np.flatnonzero(alive)
+    cells = np.flatnonzero(floor)
+    if targets.shape[0] < boxes or box_cells.shape[0] < boxes or cells.shape[0] <= boxes:
+        n = 0
+    rows = np.zeros((n, boxes + 1), np.int64)
+    for i in range(n):
+        _shuffle(random, box_cells, boxes)
+        drawn = _ascending(box_cells[:boxes])
+        for k in range(boxes):
+            rows[i, 1 + k] = drawn[k]
+        taken = True
+        while taken:
+            rows[i, 0] = cells[draw(random, cells.shape[0])]
+            taken = False
+            for k in range(1, boxes + 1):
+                taken = taken or rows[i, k] == rows[i, 0]
+    return floor, targets, distance, rows

@@ -29,7 +29,7 @@ import warnings
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -103,7 +103,7 @@ class Pack:
 
     arguments: dict[str, Any]
     """The game's arguments that describe them."""
-    splits: dict[str, Sequence[Any]]
+    splits: Mapping[str, Sequence[Any]]
 
 
 class PackedGame(Game[L, S]):

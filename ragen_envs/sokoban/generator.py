@@ -224,4 +224,5 @@ def _level(
     cells[player] = PLAYER_ON_TARGET if cells[player] == TARGET else PLAYER
     for box in boxes:
         cells[box] = BOX_ON_TARGET if cells[box] == TARGET else BOX
-    return Level.trusted(height, width, bytes(cells), steps if steps > 0 else None, int(pushes) if pushes > 0 else None)
+    # int: an interpreted kernel gives numpy numbers.
+    return Level.trusted(height, width, bytes(cells), int(steps) or None, int(pushes) if pushes > 0 else None)

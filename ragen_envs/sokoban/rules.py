@@ -258,7 +258,7 @@ class Sokoban(PackedGame[Level, State]):
                 'a Sokoban level is an XSB drawing or {"xsb": drawing}, perhaps with optimal_steps and optimal_pushes'
             )
         level = parse_xsb(data["xsb"])
-        optima = {name: data.get(name) for name in ("optimal_steps", "optimal_pushes")}
+        optima: dict[str, Any] = {name: data.get(name) for name in ("optimal_steps", "optimal_pushes")}
         for name, value in optima.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a positive whole number or None: {value!r}")

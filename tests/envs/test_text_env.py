@@ -304,8 +304,8 @@ def test_the_module_before_the_colon_is_enough() -> None:
 
 GOLDEN = {
     "ragen/Bandit-v0": "c18d616a5246d216",
-    "ragen/FrozenLake-v0": "709ee4af42ee9992",
-    "ragen/Sokoban-v0": "6a7f3657cdbd8fc8",
+    "ragen/FrozenLake-v0": "19d1761a8743714a",
+    "ragen/Sokoban-v0": "22408ee041a12980",
 }
 
 

@@ -265,11 +265,11 @@ BUILD = """
 import numpy as np
 from ragen_envs import packs
 from ragen_envs.sokoban import Sokoban, format_xsb, generate
-name, content = packs.build(packs.request_of(Sokoban(height=5, width=6, min_steps=1, max_steps=4), 60))
+name, content = packs.build(packs.request_of(Sokoban(height=5, width=6, min_steps=1, max_steps=4), 12))
 print(name, content.hex())
 rng = np.random.default_rng(0)
 print([(format_xsb(level), level.optimal_steps, level.optimal_pushes) for level in
-       (generate(rng, 6, 6, 1), generate(rng, 6, 7, 2, min_pushes=3, max_steps=20), generate(rng, 7, 7, 3))])
+       (generate(rng, 5, 6, 1), generate(rng, 5, 6, 2, min_pushes=2, max_steps=20), generate(rng, 6, 6, 3))])
 """
 
 
@@ -281,7 +281,7 @@ def test_packs_and_new_rooms_are_the_same_in_every_process_compiled_or_not() -> 
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         made.append(done.stdout)
-    name, content = packs.build(SMALL)
+    name, content = packs.build(SMALL._replace(levels=12))
     assert made[0].startswith(f"{name} {content.hex()}\n")
     assert made == made[:1] * 3
 

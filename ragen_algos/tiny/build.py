@@ -34,9 +34,12 @@ HERE = Path(__file__).parent
 MAX_NEW_TOKENS = 32
 """The longest demonstrated turn has 18 tokens."""
 
+_LEVELS = {"levels": "generated", "min_steps": 1, "max_steps": 10}
+"""Not from packs, so that the checkpoints can be rebuilt to the bit whatever ships."""
+
 TASKS: dict[str, dict[str, Any]] = {
-    "sokoban": {"game": "ragen_envs.sokoban:Sokoban", "min_steps": 1, "max_steps": 10},
-    "frozen_lake": {"game": "ragen_envs.frozen_lake:FrozenLake", "slip": 0.1, "min_steps": 1, "max_steps": 10},
+    "sokoban": {"game": "ragen_envs.sokoban:Sokoban", **_LEVELS},
+    "frozen_lake": {"game": "ragen_envs.frozen_lake:FrozenLake", "slip": 0.1, **_LEVELS},
     "bandit": {"game": "ragen_envs.bandit:Bandit", "max_turns": 1, "max_actions": 1, "max_actions_per_turn": 1},
 }
 PER_STEP = {"sokoban": 16, "frozen_lake": 8, "bandit": 24}

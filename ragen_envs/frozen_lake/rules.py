@@ -16,7 +16,6 @@ from ragen_envs.frozen_lake import maps, oracle
 from ragen_envs.frozen_lake.maps import LakeLevel
 from ragen_envs.game import (
     Expectation,
-    Game,
     OracleValue,
     OracleValues,
     Outcome,
@@ -25,6 +24,7 @@ from ragen_envs.game import (
     digest,
     smallest_symmetry,
 )
+from ragen_envs.packs import PackedGame
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
@@ -51,7 +51,7 @@ class LakeState:
     column: int
 
 
-class FrozenLake(Game[LakeLevel, LakeState]):
+class FrozenLake(PackedGame[LakeLevel, LakeState]):
     """Walk over slippery ice from a random start to a random goal without falling into a hole.
 
     **Description.** A ``size`` board of ice with holes. A move goes in the intended direction with probability
@@ -79,6 +79,10 @@ class FrozenLake(Game[LakeLevel, LakeState]):
       for no upper limit.
     * ``map``: a map of one's own, a list of rows of ``S F H G``; sampling then always gives it, and ``size``,
       ``frozen`` and the path limits are not used.
+    * ``levels``: ``"auto"`` takes maps from the pack that ships for exactly this size, ``frozen`` and these limits, and
+      makes new ones if there is none; ``"generated"`` always makes new ones; ``"pack"`` builds the pack if it does not
+      ship; a path names a pack file, whose size and limits then hold instead of the arguments. Packs keep the
+      distribution of the generator, repetitions included.
 
     **Levels.** Start and goal uniform and distinct, other cells ice independently; kept if the shortest path is within
     the limits. ``dump_level`` is the list of rows. ``level_key`` is the same for the 8 rotations and reflections, under
@@ -101,6 +105,8 @@ class FrozenLake(Game[LakeLevel, LakeState]):
 
     name: ClassVar[str] = "frozen_lake"
     views: ClassVar[tuple[str, ...]] = ("grid", "coordinates", "both")
+    level_arguments = ("size", "frozen", "min_steps", "max_steps")
+    distinct_levels = False
 
     def __init__(
         self,
@@ -111,9 +117,11 @@ class FrozenLake(Game[LakeLevel, LakeState]):
         min_steps: int = 1,
         max_steps: int | None = 10,
         map: Sequence[str] | str | None = None,
+        levels: str = "auto",
     ) -> None:
         self._fixed = None if map is None else maps.parse(map)
         self.height, self.width = _size(size) if self._fixed is None else self._fixed.shape
+        self.size = [self.height, self.width]
         self.frozen, self.slip = float(frozen), float(slip)
         for value, what in ((self.frozen, "frozen"), (self.slip, "slip")):
             if not 0.0 <= value <= 1.0:
@@ -132,6 +140,10 @@ class FrozenLake(Game[LakeLevel, LakeState]):
                     f"no {self.height} x {self.width} map has a shortest path of {min_steps}: "
                     f"it has only {self.height * self.width} cells"
                 )
+            self.choose_levels(levels)
+            self.height, self.width = self.size
+        elif levels not in ("auto", "generated"):
+            raise ValueError(f"map and levels={levels!r} exclude each other: a game has one source of levels")
 
     # --- levels ---------------------------------------------------------------------------------------------------
 
@@ -141,16 +153,27 @@ class FrozenLake(Game[LakeLevel, LakeState]):
         return self._fixed
 
     def sample_level(self, rng: np.random.Generator) -> LakeLevel:
-        """A random map within the limits, or the fixed one (then nothing is drawn from ``rng``).
+        """A random map within the limits, one of the file that was given, or the fixed one (then ``rng`` is not used).
 
         Raises:
             ValueError: if no map within the limits turns up in a bounded number of tries.
         """
         if self._fixed is not None:
             return self._fixed
+        if self.from_file:
+            return self.sample_listed(rng)
         return maps.generate(
             rng, self.height, self.width, frozen=self.frozen, min_steps=self.min_steps, max_steps=self.max_steps
         )
+
+    def to_record(self, level: LakeLevel) -> bytes:
+        """The letters, row by row."""
+        return "".join(level.rows).encode()
+
+    def from_record(self, record: bytes) -> LakeLevel:
+        """The level of :meth:`to_record`."""
+        letters = record.decode()
+        return LakeLevel(tuple(letters[i : i + self.width] for i in range(0, len(letters), self.width)))
 
     def level_key(self, level: LakeLevel) -> str:
         """Digest of the map, the same for its rotations and reflections."""

@@ -1,104 +1,60 @@
 """New Sokoban rooms, each with its exact optimum.
 
-1. A walker carves a connected room of random size and shape inside the border.
-2. Targets are drawn on its floor, and the *solved* board is searched backwards by pulling boxes. Breadth-first from all
-   player cells at once, this gives every state the exact number of actions that its shortest solution needs.
-3. The start is drawn among the states whose optimum is in the asked range: first as few boxes on targets as the room
-   allows, then an optimum uniformly among those that occur, then a state uniformly among those with it.
+A walker carves a connected room of random size and shape inside the border, and targets are drawn on its floor. The
+start is then found in one of two ways:
 
-So no level has to be tested for solvability, and hard requests do not need luck. A room without a fitting state is
-dropped and a new one carved.
+* *Backwards*, if the number of actions is bounded above and pushes are not bounded: breadth-first from the solved board
+  by pulling boxes, from all player cells at once, which gives every state the exact number of actions that its shortest
+  solution needs. The start is drawn among the states in the asked range: first as few boxes on targets as the room
+  allows, then an optimum uniformly among those that occur, then a state uniformly among those with it. No level has to
+  be tested, and rare optima do not need luck.
+* *By placement*, otherwise, and where that search meets its limit, because it explodes with the number of boxes: boxes
+  and player are put at random and an exact forward search tests the result, see :mod:`rooms`.
 
-Simplifications: with many boxes and no upper bound on the optimum, the backward search stops at ``state_limit`` states
-and the start is drawn among these; the optimum stays exact. Floor that is of no use is not removed.
+A room without a fitting start is dropped and a new one carved; rooms, nodes per room and all nodes together are
+bounded.
+
+Simplifications: a placement whose fewest pushes are not proved within ``PUSH_NODES`` nodes is dropped, so that the very
+hardest ones are missing. Fewest actions cost many times more than fewest pushes where boxes are many: with more than
+``STEP_BOXES`` boxes they are left unknown if no bound on them was asked. Useless floor is not removed.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from ragen_envs.jit import njit
-from ragen_envs.sokoban import search
+from ragen_envs.sokoban import rooms, search
 from ragen_envs.sokoban.levels import BOX, BOX_ON_TARGET, EMPTY, MAX_SIDE, PLAYER, PLAYER_ON_TARGET, TARGET, WALL, Level
 
 STATE_LIMIT = 300_000
+"""States of one backward search."""
+PUSH_NODES = 500
+"""Nodes of one forward search for fewest pushes of a placement; 99 % of the solvable ones with 4 boxes need fewer."""
+STEP_BOXES = 2
+"""Most boxes for which fewest actions are found although nobody asked for them."""
+PLACEMENTS = 4
+"""Random placements per room."""
+NODE_LIMIT = 200_000
+"""Nodes of one forward search whose result is needed."""
+WORK_LIMIT = 4_000_000
+"""States and nodes of one request, all rooms together: some seconds."""
 
 
-@njit
-def _draw(random, n):  # type: ignore[no-untyped-def]
-    """A number below ``n`` (at most 2**31) from the one-word xorshift state ``random``, which advances.
-
-    Only shifts and exclusive-or: they cannot overflow, so compiled and interpreted results are the same.
-    """
-    x = random[0]
-    x ^= x << np.uint64(13)
-    x ^= x >> np.uint64(7)
-    x ^= x << np.uint64(17)
-    random[0] = x
-    return (np.int64(x >> np.uint64(33)) * n) >> 31
-
-
-@njit
-def _carve(seed, height, width, boxes):  # type: ignore[no-untyped-def]
-    """A room: ``floor [height, width]`` flags with a border of zeros, and the flat cells of its targets, ascending.
-
-    The walker keeps its direction with probability 2/3 and opens a random cell beside its path now and then, until a
-    random share of the interior is open. All open cells are connected because each one touches an earlier one.
-    """
-    random = np.empty(1, np.uint64)
-    random[0] = seed
-    inner_height, inner_width = height - 2, width - 2
-    interior = inner_height * inner_width
-    fewest = min(interior, max(2 * boxes + 2, interior // 2))
-    wanted = fewest + _draw(random, max(1, (9 * interior + 9) // 10 - fewest + 1))
-    floor = np.zeros((height, width), np.uint8)
-    row = 1 + _draw(random, inner_height)
-    column = 1 + _draw(random, inner_width)
-    floor[row, column] = 1
-    n_open = 1
-    turn = _draw(random, 4)
-    for _ in range(200 * interior):
-        if n_open >= wanted:
-            break
-        if _draw(random, 3) == 0:
-            turn = _draw(random, 4)
-        beside = _draw(random, 4) == 0  # open a neighbour without going there
-        way = _draw(random, 4) if beside else turn
-        r, c = row, column
-        if way == 0:
-            r -= 1
-        elif way == 1:
-            r += 1
-        elif way == 2:
-            c -= 1
-        else:
-            c += 1
-        if not (1 <= r <= inner_height and 1 <= c <= inner_width):
-            turn = _draw(random, 4)
-            continue
-        if not floor[r, c]:
-            floor[r, c] = 1
-            n_open += 1
-        if not beside:
-            row, column = r, c
-    cells = np.empty(n_open, np.int64)
-    k = 0
-    for i in range(height * width):
-        if floor[i // width, i % width]:
-            cells[k] = i
-            k += 1
-    n_targets = min(boxes, n_open)
-    for k in range(n_targets):
-        other = k + _draw(random, n_open - k)
-        cells[k], cells[other] = cells[other], cells[k]
-    return floor, np.sort(cells[:n_targets])
-
-
-def check_request(height: int, width: int, boxes: int, min_steps: int, max_steps: int | None) -> None:
+def check_request(
+    height: int,
+    width: int,
+    boxes: int,
+    min_steps: int = 1,
+    max_steps: int | None = None,
+    min_pushes: int = 1,
+    max_pushes: int | None = None,
+) -> None:
     """Refuse what no room can meet.
 
     Raises:
-        ValueError: sides, number of boxes or bounds on the optimum that cannot be met by any room.
+        ValueError: sides, number of boxes or bounds on the optima that cannot be met by any room.
     """
     for what, side in (("height", height), ("width", width)):
         if not 3 <= side <= MAX_SIDE:
@@ -112,10 +68,21 @@ def check_request(height: int, width: int, boxes: int, min_steps: int, max_steps
     interior = (height - 2) * (width - 2)
     if boxes + 2 > interior:
         raise ValueError(f"boxes must be at most {interior - 2} on a {height} x {width} board: {boxes}")
-    if min_steps < 1:
-        raise ValueError(f"min_steps must be at least 1: {min_steps}")
-    if max_steps is not None and max_steps < min_steps:
-        raise ValueError(f"max_steps must be at least min_steps: {max_steps} < {min_steps}")
+    for what, low, high in (("steps", min_steps, max_steps), ("pushes", min_pushes, max_pushes)):
+        if low < 1:
+            raise ValueError(f"min_{what} must be at least 1: {low}")
+        if high is not None and high < low:
+            raise ValueError(f"max_{what} must be at least min_{what}: {high} < {low}")
+    if max_steps is not None and min_pushes > max_steps:
+        raise ValueError(f"min_pushes must be at most max_steps, for a push is an action: {min_pushes} > {max_steps}")
+    # A shortest plan never comes back to a placement of the boxes with the player in the same cell.
+    placements = math.comb(interior, boxes)
+    for what, low, most in (
+        ("min_steps", min_steps, placements * (interior - boxes)),
+        ("min_pushes", min_pushes, placements * min(4 * boxes, interior - boxes)),
+    ):
+        if low > most:
+            raise ValueError(f"no {height} x {width} board with {boxes} box(es) needs more than {most}: {what}={low}")
 
 
 def generate(
@@ -126,55 +93,136 @@ def generate(
     *,
     min_steps: int = 1,
     max_steps: int | None = None,
+    min_pushes: int = 1,
+    max_pushes: int | None = None,
     max_tries: int = 1000,
     state_limit: int = STATE_LIMIT,
 ) -> Level:
-    """A new level with a border of walls, whose shortest solution has ``min_steps`` to ``max_steps`` actions.
+    """A new level with a border of walls, whose optima are within the bounds.
 
     Args:
         rng: the only source of randomness; the same state gives the same level in every process.
         height, width: of the whole board, border included.
         boxes: number of boxes and of targets.
         min_steps, max_steps: bounds on the fewest primitive actions that solve it; None = no upper bound.
+        min_pushes, max_pushes: bounds on the fewest pushes that solve it, with whatever walking.
         max_tries: rooms to try.
-        state_limit: most states to look at per room.
+        state_limit: most states to look at in a backward search.
 
     Returns:
-        A level with ``optimal_steps`` set; never solved at the start, all floor connected.
+        A level with ``optimal_pushes`` set, and ``optimal_steps`` too if it has at most ``STEP_BOXES`` boxes or steps
+        are bounded; never solved at the start, all floor connected.
 
     Raises:
-        ValueError: the request cannot be met, or was not met in ``max_tries`` rooms.
+        ValueError: the request cannot be met, or was not met in ``max_tries`` rooms or ``WORK_LIMIT`` nodes.
     """
-    check_request(height, width, boxes, min_steps, max_steps)
-    deepest = search.UNBOUNDED if max_steps is None else max_steps
-    for _ in range(max_tries):
-        floor, targets = _carve(np.uint64(rng.integers(1, 1 << 63)), height, width, boxes)
+    check_request(height, width, boxes, min_steps, max_steps, min_pushes, max_pushes)
+    tries, level = 0, None
+    if max_steps is not None and min_pushes == 1 and max_pushes is None:
+        tries, level = _backwards(rng, height, width, boxes, min_steps, max_steps, max_tries, state_limit)
+    if level is None and tries < max_tries:
+        tries, level = _by_placement(rng, height, width, boxes, min_steps, max_steps, min_pushes, max_pushes, max_tries)
+    if level is not None:
+        return level
+    wanted = [
+        f"{low} to {'any number of' if high is None else high} {what}"
+        for what, low, high in (("actions", min_steps, max_steps), ("pushes", min_pushes, max_pushes))
+        if (low, high) != (1, None)
+    ]
+    raise ValueError(
+        f"no {height} x {width} room with {boxes} box(es) that needs {' and '.join(wanted) or 'a push'} "
+        f"was found in {tries} tries: ask for less"
+    )
+
+
+def _backwards(
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+    boxes: int,
+    min_steps: int,
+    max_steps: int,
+    max_tries: int,
+    state_limit: int,
+) -> tuple[int, Level | None]:
+    """The number of rooms tried, and a level if one of them had a fitting state.
+
+    Gives up before ``max_tries`` where the states are too many to come to a fitting one.
+    """
+    # The border is wall, so no frame is needed: the searches work on the flat board itself.
+    deltas = np.array((-width, width, -1, 1), np.int64)
+    work = 0
+    for tries in range(1, max_tries + 1):
+        floor, targets = rooms.carve(np.array([rng.integers(1, 1 << 63)], np.uint64), height, width, boxes)
         if len(targets) < boxes:
             continue
-        # The border is wall, so no frame is needed: the searches work on the flat board itself.
-        flat = floor.reshape(-1)
-        deltas = np.array((-width, width, -1, 1), np.int64)
-        pool, depth = search.pull_back(1 - flat, targets.astype(np.int32), deltas, deepest, state_limit)
+        pool, depth = search.pull_back(1 - floor, targets.astype(np.int32), deltas, max_steps, state_limit)
+        work += len(pool)
         fitting = np.flatnonzero(depth >= min_steps)
         if len(fitting) == 0:
+            if len(pool) >= state_limit or work > WORK_LIMIT:
+                return tries, None
             continue
         is_target = np.zeros(height * width, np.int64)
         is_target[targets] = 1
         done = is_target[pool[fitting, 1:]].sum(axis=1)
         fitting = fitting[done == done.min()]
         optima = np.unique(depth[fitting])
-        optimum = int(optima[rng.integers(len(optima))])
-        fitting = fitting[depth[fitting] == optimum]
-        state = pool[fitting[rng.integers(len(fitting))]]
+        steps = int(optima[rng.integers(len(optima))])
+        fitting = fitting[depth[fitting] == steps]
+        row = pool[fitting[rng.integers(len(fitting))]].astype(np.int64)
+        distance = rooms.push_distances(floor, targets, deltas)
+        pushes, _ = rooms.optimum(floor, targets, deltas, distance, row, False, NODE_LIMIT)
+        return tries, _level(height, width, floor, targets, row, steps, pushes)
+    return max_tries, None
 
-        cells = np.where(flat == 1, EMPTY, WALL).astype(np.uint8)
-        cells[targets] = TARGET
-        cells[state[0]] = PLAYER_ON_TARGET if is_target[state[0]] else PLAYER
-        for box in state[1:]:
-            cells[box] = BOX_ON_TARGET if is_target[box] else BOX
-        return Level(height, width, cells.tobytes(), optimum)
-    upper = "no upper bound" if max_steps is None else f"at most {max_steps}"
-    raise ValueError(
-        f"no {height} x {width} room with {boxes} box(es) whose optimum is at least {min_steps} and {upper} "
-        f"was found in {max_tries} tries: ask for less"
-    )
+
+def _by_placement(
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+    boxes: int,
+    min_steps: int,
+    max_steps: int | None,
+    min_pushes: int,
+    max_pushes: int | None,
+    max_tries: int,
+) -> tuple[int, Level | None]:
+    """The number of rooms tried, and a level if one of their placements fitted."""
+    with_steps = boxes <= STEP_BOXES or min_steps > 1 or max_steps is not None
+    most_steps = search.UNBOUNDED if max_steps is None else max_steps
+    most_pushes = search.UNBOUNDED if max_pushes is None else max_pushes
+    deltas = np.array((-width, width, -1, 1), np.int64)
+    random = np.array([rng.integers(1, 1 << 63)], np.uint64)
+    work = 0
+    for tries in range(1, max_tries + 1):
+        floor, targets, distance, rows = rooms.furnish(random, height, width, boxes, PLACEMENTS)
+        for row in rows:
+            pushes, nodes = rooms.optimum(floor, targets, deltas, distance, row, False, PUSH_NODES)
+            work += nodes
+            if not min_pushes <= pushes <= most_pushes:
+                continue
+            steps = 0
+            if with_steps:
+                steps, nodes = rooms.optimum(floor, targets, deltas, distance, row, True, NODE_LIMIT)
+                work += nodes
+                if not min_steps <= steps <= most_steps:
+                    continue
+            return tries, _level(height, width, floor, targets, row, steps, pushes)
+        if work > WORK_LIMIT:
+            return tries, None
+    return max_tries, None
+
+
+def _level(
+    height: int, width: int, floor: np.ndarray, targets: np.ndarray, row: np.ndarray, steps: int, pushes: int
+) -> Level:
+    cells = bytearray(EMPTY if open_ else WALL for open_ in floor.tolist())
+    for target in targets.tolist():
+        cells[target] = TARGET
+    player, *boxes = row.tolist()
+    cells[player] = PLAYER_ON_TARGET if cells[player] == TARGET else PLAYER
+    for box in boxes:
+        cells[box] = BOX_ON_TARGET if cells[box] == TARGET else BOX
+    # int: an interpreted kernel gives numpy numbers.
+    return Level.trusted(height, width, bytes(cells), int(steps) or None, int(pushes) if pushes > 0 else None)

@@ -10,9 +10,11 @@ Simplifications: what lies outside the board counts as wall, so a board needs no
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -50,6 +52,8 @@ class Level:
     """``height * width`` codes 0 to 6, row by row."""
     optimal_steps: int | None = field(default=None, compare=False)
     """Fewest primitive actions that solve it, where known."""
+    optimal_pushes: int | None = field(default=None, compare=False)
+    """Fewest pushes that solve it, where known; another plan may need fewer actions in all."""
 
     def __post_init__(self) -> None:
         height, width, cells = self.height, self.width, self.cells
@@ -71,8 +75,20 @@ class Level:
             raise ValueError("a level needs at least one box")
         if boxes != targets:
             raise ValueError(f"a level needs as many boxes as targets, not {boxes} box(es) and {targets} target(s)")
-        if self.optimal_steps is not None and self.optimal_steps < 0:
-            raise ValueError(f"optimal_steps must not be negative: {self.optimal_steps}")
+        for name, optimum in (("optimal_steps", self.optimal_steps), ("optimal_pushes", self.optimal_pushes)):
+            if optimum is not None and optimum < 0:
+                raise ValueError(f"{name} must not be negative: {optimum}")
+
+    @classmethod
+    def trusted(
+        cls, height: int, width: int, cells: bytes, optimal_steps: int | None, optimal_pushes: int | None
+    ) -> Level:
+        """A level that is known to be valid, made without checking it."""
+        level = object.__new__(cls)
+        level.__dict__.update(
+            height=height, width=width, cells=cells, optimal_steps=optimal_steps, optimal_pushes=optimal_pushes
+        )
+        return level
 
     @classmethod
     def from_parts(
@@ -235,26 +251,72 @@ def format_xsb(level: Level) -> str:
     return "\n".join(symbols[i : i + level.width] for i in range(0, len(symbols), level.width))
 
 
+_COMMENT = re.compile(r"\s*(;|::)")
+_FIELD = re.compile(r"\s*[A-Za-z][A-Za-z _-]{0,30}:")
+_HEADING = re.compile(r"\s*level\s*#?\d+\s*", re.IGNORECASE)
+_ROW = re.compile(r"[-#.*$@+_ ]*")
+
+
 def load_levels(path: str | os.PathLike[str]) -> list[Level]:
-    """All levels of an XSB file: ``;`` lines are comments, blank lines separate levels.
+    """All levels of an XSB or ``.sok`` file, or of all files ending in ``.xsb``, ``.sok`` or ``.txt`` below a folder.
+
+    A level is a run of board rows. What ends it, and is not read otherwise: blank lines, comments (``;`` or ``::``),
+    fields (``Title: ...``; ``Comment:`` up to ``Comment-End:``) and lines like ``Level 12``.
 
     Raises:
-        ValueError: with the number of the line on which the bad level begins.
+        ValueError: a line that is none of these, or a level that is not valid, with file and line; no level at all.
+        OSError: the path cannot be read.
     """
-    levels: list[Level] = []
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().split("\n")
+    return [level for _, level in numbered_levels(path)]
+
+
+def numbered_levels(path: str | os.PathLike[str]) -> list[tuple[str, Level]]:
+    """:func:`load_levels` with the place of each level: ``file, level from line n``."""
+    found = [numbered for file in level_files(path) for numbered in _read_file(file)]
+    if not found:
+        raise ValueError(f"no level in {os.fspath(path)}")
+    return found
+
+
+def level_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The file itself, or the level files below a folder in the order of their names."""
+    top = Path(path)
+    if not top.is_dir():
+        return [top]
+    return sorted(file for file in top.rglob("*") if file.suffix in (".xsb", ".sok", ".txt") and file.is_file())
+
+
+def _read_file(path: Path) -> list[tuple[str, Level]]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file in UTF-8: levels are XSB drawings") from None
+    levels: list[tuple[str, Level]] = []
     rows: list[str] = []
     begin = 1
+    in_comment = False
     for number, line in enumerate([*lines, ""], start=1):
-        if line.strip() and not line.startswith(";"):
+        line = line.rstrip("\r")
+        word = line.strip().lower()
+        if not in_comment and word and _ROW.fullmatch(line):
             if not rows:
                 begin = number
             rows.append(line)
-        elif rows:
+            continue
+        if rows:
+            where = f"{path}, level from line {begin}"
             try:
-                levels.append(parse_xsb("\n".join(rows)))
+                levels.append((where, parse_xsb("\n".join(rows))))
             except ValueError as error:
-                raise ValueError(f"{os.fspath(path)}, level from line {begin}: {error}") from None
+                raise ValueError(f"{where}: {error}") from None
             rows = []
+        if in_comment:
+            in_comment = word not in ("comment-end:", "comment_end:")
+        elif word == "comment:":
+            in_comment = True
+        elif word and not (_COMMENT.match(line) or _FIELD.match(line) or _HEADING.fullmatch(line)):
+            raise ValueError(
+                f"{path}, line {number}: neither a row of a board ({XSB}, space, '_'), nor a comment (; or ::), nor a "
+                f"field (Title: ...): {line!r}"
+            )
     return levels

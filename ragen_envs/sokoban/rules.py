@@ -9,12 +9,15 @@ Simplifications: a solved board is absorbing (an action there changes nothing an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ragen_envs.game import Expectation, Game, OracleValue, OracleValues, Outcome, digest
+from ragen_envs.game import Expectation, OracleValue, OracleValues, Outcome, digest
+from ragen_envs.packs import PackedGame
 from ragen_envs.sokoban import oracle
 from ragen_envs.sokoban.generator import check_request, generate
 from ragen_envs.sokoban.levels import (
@@ -29,6 +32,7 @@ from ragen_envs.sokoban.levels import (
     Cell,
     Level,
     format_xsb,
+    numbered_levels,
     parse_xsb,
 )
 from ragen_envs.sokoban.oracle import BOX_REWARD, SOLVED_REWARD, STEP_REWARD
@@ -46,6 +50,9 @@ MEANINGS = (
     "player (you)",
     "player (you) on a target",
 )
+
+
+_SOLVED = "the level is solved at the start: every box stands on a target"
 
 
 def _code_map(pairs: dict[int, int]) -> bytes:
@@ -70,7 +77,7 @@ class State(NamedTuple):
     """Number of boxes on targets."""
 
 
-class Sokoban(Game[Level, State]):
+class Sokoban(PackedGame[Level, State]):
     """Push every box onto a target.
 
     **Description.** A warehouse of walls and floor, seen from above, holds as many boxes as targets. The player walks
@@ -107,8 +114,15 @@ class Sokoban(Game[Level, State]):
     belong to the turn protocol.
 
     **Arguments.** ``height``, ``width`` (board with its border, default 6 x 6), ``boxes`` (1), ``min_steps`` and
-    ``max_steps`` (bounds on the optimum of sampled levels in primitive actions, default 3 and 10), ``symbols``
-    (``default`` or ``alternative``). ValueError names an argument that cannot be met.
+    ``max_steps`` (bounds on the fewest primitive actions that a sampled level needs, default 3 and 10; ``max_steps``
+    may be None), ``min_pushes`` and ``max_pushes`` (the same for pushes, default 1 and None), ``symbols`` (``default``
+    or ``alternative``), ``levels``. ValueError names an argument that cannot be met.
+
+    **Levels.** ``levels="auto"`` takes levels from the pack that ships for exactly this size, number of boxes and these
+    bounds, and makes new ones if there is none. ``"generated"`` always makes new ones. ``"pack"`` builds the pack if it
+    does not ship. A path names a pack, an XSB or ``.sok`` file, or a folder of such files; then size, boxes and bounds
+    are those of the levels in it, the arguments are not used, and copies of a level under another guise are left out.
+    If sizes differ, there are no grid observations.
 
     **Oracle.** Exact: all states that a level can reach are tabulated where there are at most 3,000,000 of them, else
     those within ``actions_left`` actions are, and the solver answers for distance and dead end. ``dead_end`` is exact
@@ -124,6 +138,8 @@ class Sokoban(Game[Level, State]):
 
     name = "sokoban"
     views = ("grid", "coordinates", "both")
+    level_arguments = ("height", "width", "boxes", "min_steps", "max_steps", "min_pushes", "max_pushes")
+    distinct_levels = True
 
     def __init__(
         self,
@@ -132,8 +148,11 @@ class Sokoban(Game[Level, State]):
         width: int = 6,
         boxes: int = 1,
         min_steps: int = 3,
-        max_steps: int = 10,
+        max_steps: int | None = 10,
+        min_pushes: int = 1,
+        max_pushes: int | None = None,
         symbols: str = "default",
+        levels: str = "auto",
     ) -> None:
         for what, value in (
             ("height", height),
@@ -141,41 +160,90 @@ class Sokoban(Game[Level, State]):
             ("boxes", boxes),
             ("min_steps", min_steps),
             ("max_steps", max_steps),
+            ("min_pushes", min_pushes),
+            ("max_pushes", max_pushes),
         ):
+            if value is None and what.startswith("max"):
+                continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f"{what} must be a whole number: {value!r}")
-        check_request(height, width, boxes, min_steps, max_steps)
+        check_request(height, width, boxes, min_steps, max_steps, min_pushes, max_pushes)
         if symbols not in SYMBOLS:
             raise ValueError(f"symbols must be one of {sorted(SYMBOLS)}: {symbols!r}")
         self.height, self.width, self.boxes = height, width, boxes
         self.min_steps, self.max_steps = min_steps, max_steps
+        self.min_pushes, self.max_pushes = min_pushes, max_pushes
         self.symbols = symbols
         # The frame code becomes a line break: the right edge of a row ends its line.
         self._letters = {code: letter for code, letter in enumerate(SYMBOLS[symbols])} | {OUTSIDE: "\n"}
+        self.choose_levels(levels)
 
     def __repr__(self) -> str:
         return (
             f"Sokoban(height={self.height}, width={self.width}, boxes={self.boxes}, min_steps={self.min_steps}, "
-            f"max_steps={self.max_steps}, symbols={self.symbols!r})"
+            f"max_steps={self.max_steps}, min_pushes={self.min_pushes}, max_pushes={self.max_pushes}, "
+            f"symbols={self.symbols!r}, levels={self.levels_from!r})"
         )
 
     # --- levels ---------------------------------------------------------------------------------------------------
 
     def sample_level(self, rng: np.random.Generator) -> Level:
-        """A new level of the game's size; see :func:`generator.generate`.
+        """A new level of the game's size, see :func:`generator.generate`; or one of the file that was given.
 
         Raises:
             ValueError: no such level was found in a bounded number of tries.
         """
-        return generate(rng, self.height, self.width, self.boxes, min_steps=self.min_steps, max_steps=self.max_steps)
+        if self.from_file:
+            return self.sample_listed(rng)
+        return generate(
+            rng,
+            self.height,
+            self.width,
+            self.boxes,
+            min_steps=self.min_steps,
+            max_steps=self.max_steps,
+            min_pushes=self.min_pushes,
+            max_pushes=self.max_pushes,
+        )
+
+    def to_record(self, level: Level) -> bytes:
+        """The cells, then the fewest actions and the fewest pushes in two bytes each, 0 = not known."""
+        optima = (level.optimal_steps or 0, level.optimal_pushes or 0)
+        return level.cells + b"".join(optimum.to_bytes(2, "little") for optimum in optima)
+
+    def from_record(self, record: bytes) -> Level:
+        """The level of :meth:`to_record`."""
+        steps, pushes = int.from_bytes(record[-4:-2], "little"), int.from_bytes(record[-2:], "little")
+        return Level.trusted(self.height, self.width, record[:-4], steps or None, pushes or None)
+
+    def read_levels(self, path: Path) -> tuple[list[Level], dict[str, Any]]:
+        """The levels of an XSB or ``.sok`` file, or of a folder of such files, and what is known of all of them.
+
+        ``height``, ``width`` and ``boxes`` are 0 if they differ; nothing is known of optima.
+
+        Raises:
+            ValueError: what is wrong, with file and line; a level that is solved at the start is wrong, too.
+        """
+        found = numbered_levels(path)
+        for where, level in found:
+            if level.solved:
+                raise ValueError(f"{where}: {_SOLVED}")
+        levels = [level for _, level in found]
+        known: dict[str, Any] = {"min_steps": 1, "max_steps": None, "min_pushes": 1, "max_pushes": None}
+        shapes = {(level.height, level.width) for level in levels}
+        known["height"], known["width"] = shapes.pop() if len(shapes) == 1 else (0, 0)
+        boxes = {level.n_boxes for level in levels}
+        known["boxes"] = boxes.pop() if len(boxes) == 1 else 0
+        return levels, known
 
     def level_key(self, level: Level) -> str:
         """Hex digest, equal under rotation, reflection, translation inside more walls, and for useless floor."""
         return level.key
 
     def dump_level(self, level: Level) -> dict[str, Any]:
-        """``{"xsb": drawing, "optimal_steps": number or None}``."""
-        return {"xsb": format_xsb(level), "optimal_steps": level.optimal_steps}
+        """``{"xsb": drawing, "optimal_steps": number or None, "optimal_pushes": number or None}``."""
+        optima = {"optimal_steps": level.optimal_steps, "optimal_pushes": level.optimal_pushes}
+        return {"xsb": format_xsb(level), **optima}
 
     def load_level(self, data: Any) -> Level:
         """A level from ``dump_level``'s value, or from an XSB drawing. Any size and number of boxes is welcome.
@@ -186,16 +254,17 @@ class Sokoban(Game[Level, State]):
         if isinstance(data, str):
             data = {"xsb": data}
         if not isinstance(data, dict) or not isinstance(data.get("xsb"), str):
-            raise ValueError('a Sokoban level is an XSB drawing or {"xsb": drawing, "optimal_steps": number or None}')
+            raise ValueError(
+                'a Sokoban level is an XSB drawing or {"xsb": drawing}, perhaps with optimal_steps and optimal_pushes'
+            )
         level = parse_xsb(data["xsb"])
-        steps = data.get("optimal_steps")
-        if steps is not None:
-            if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-                raise ValueError(f"optimal_steps must be a positive number of actions or None: {steps!r}")
-            level = Level(level.height, level.width, level.cells, steps)
+        optima: dict[str, Any] = {name: data.get(name) for name in ("optimal_steps", "optimal_pushes")}
+        for name, value in optima.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a positive whole number or None: {value!r}")
         if level.solved:
-            raise ValueError("the level is solved at the start: every box stands on a target")
-        return level
+            raise ValueError(_SOLVED)
+        return replace(level, **optima)
 
     # --- play -----------------------------------------------------------------------------------------------------
 
@@ -353,14 +422,20 @@ class Sokoban(Game[Level, State]):
         return _board(state).astype(np.int8)
 
     def grid_spec(self) -> tuple[tuple[int, ...], int]:
-        """``((height, width), 7)``."""
+        """``((height, width), 7)``; of levels from a file, with their size.
+
+        Raises:
+            ValueError: the levels are of different sizes.
+        """
+        if self.height == 0:
+            raise ValueError(f"no grid observations: the levels of {self.levels_from} are of different sizes")
         return (self.height, self.width), OUTSIDE
 
     # --- exact values ---------------------------------------------------------------------------------------------
 
     @property
-    def longest_optimum(self) -> int:
-        """``max_steps``."""
+    def longest_optimum(self) -> int | None:
+        """``max_steps``; None if there is no upper bound."""
         return self.max_steps
 
     def oracle(self, state: State, actions_left: int) -> OracleValue:

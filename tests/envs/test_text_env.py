@@ -264,6 +264,15 @@ def test_the_module_before_the_colon_is_enough() -> None:
 
 # --- reproducible, and only from seeds -------------------------------------------------------------------------------
 
+GENERATED = {"ragen/FrozenLake-v0": "709ee4af42ee9992", "ragen/Sokoban-v0": "6a7f3657cdbd8fc8"}
+"""The digests of ids that deal from packs, with levels="generated"."""
+
+
+@pytest.mark.parametrize("id", GENERATED)
+def test_the_generator_still_makes_the_same_levels(id: str) -> None:
+    """The tiny checkpoints were trained on them, and level packs are built from them."""
+    assert golden.digest_of_id(id, levels="generated") == GENERATED[id]
+
 
 @pytest.mark.parametrize("id", TABLE)
 def test_an_id_still_behaves_as_when_it_was_published(id: str) -> None:

@@ -68,7 +68,7 @@ def pulls(env: gymnasium.Env[Any, Any]) -> float:
     n = STEPS // 4
     start = time.process_time()
     for _ in range(n):
-        observation, info = env.reset()
+        _, info = env.reset()
         env.step(f"<think>It sounds good.</think><answer>{info['valid_actions'][0]}</answer>")
     return n / (time.process_time() - start)
 

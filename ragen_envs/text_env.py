@@ -188,7 +188,8 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """The conversation after the rules: states, and between them what the model wrote."""
         self._shown: str | None = None
         """The state in words; None until somebody wants to know."""
-        self._info: dict[str, Any] = {}
+        self._last = _NOTHING_DONE
+        """The last turn, in the order of ``_TURN_KEYS``."""
         self._turn = self._actions_used = self._n_invalid = 0
         self._over = True
 
@@ -222,7 +223,9 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._play_level(level, self.game.initial(level))
         self._system = self._rules()
         self._said = [self._state_text()]
-        return self._observe(), self._describe_turn("", "", "", "", False, False, False, 0, False)
+        self._last = _NOTHING_DONE
+        self._ask_oracle()
+        return self._observe(), self._info()
 
     def step(self, action: Any, *, finish_reason: str = "stop") -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one turn (or, with discrete actions, one primitive action).
@@ -239,7 +242,8 @@ class TextEnv(gymnasium.Env[Any, Any]):
         if self._over:
             raise RuntimeError("the episode is over: call reset() before step()")
         if self._discrete:
-            wanted: tuple[int, ...] = (self._index(action),)
+            known = type(action) is int and 0 <= action < len(self._names)
+            wanted: tuple[int, ...] = (action if known else self._index(action),)
             status, format_ok, dropped, raw = "ok", True, 0, ""
         else:
             raw = str(action) if isinstance(action, str) else ""  # no np.str_ in info
@@ -262,9 +266,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
             state, gain, ended, won, changed = game.step(state, one, rng)  # type: ignore[arg-type]
             executed += 1
             reward += gain
-            effective |= changed
+            if changed:
+                effective = True
             if ended:
-                terminated, success = True, won
+                terminated, success = True, bool(won)
                 break
         self._turn += 1
         if self._discrete:
@@ -285,14 +290,15 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
         parsed = self._joined(wanted)
         done = parsed if executed == len(wanted) else self._joined(wanted[:executed])
-        valid = bool(wanted) and status not in ("unknown_action", "illegal_action")
-        if self._discrete:
-            if self.observation_mode != "grid":
-                self._said.append(self._state_text())
-        else:
+        if not self._discrete:
             self._said += raw, self._feedback(done, status, format_ok, reward, penalty)
-        info = self._describe_turn(raw, parsed, done, status, format_ok, valid, effective, dropped, success)
-        return self._observe(), float(reward + penalty), terminated, truncated, info
+        elif self.observation_mode != "grid":
+            self._said.append(self._state_text())
+        valid = bool(wanted) and status not in ("unknown_action", "illegal_action")
+        self._last = raw, parsed, done, status, format_ok, valid, effective, int(dropped), success
+        if self.oracle_info:
+            self._ask_oracle()
+        return self._observe(), float(reward + penalty), terminated, truncated, self._info()
 
     def render(self) -> Any:
         """The state as text (``ansi``) or as a ``uint8`` picture, height x width x 3 (``rgb_array``)."""
@@ -341,7 +347,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 "dynamics": rng.bit_generator.state,
                 "np_random": self.np_random.bit_generator.state,
                 "messages": list(self._messages()),
-                "info": self._info,
+                "info": self._info(),
             }
         )
 
@@ -367,8 +373,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self.np_random.bit_generator.state = snapshot["np_random"]
         said = [message["content"] for message in snapshot["messages"]]
         self._system = said.pop(0) if snapshot["messages"][0]["role"] == "system" else None
-        self._said, self._info = said, snapshot["info"]
-        return self._observe(), self._fresh_info()
+        self._said, info = said, snapshot["info"]
+        self._last = tuple(info[key] for key in _TURN_KEYS)  # type: ignore[assignment]
+        self._optimal_steps, self._deadlock = info["optimal_steps"], info["deadlock"]
+        return self._observe(), self._info()
 
     def sibling(self) -> TextEnv:
         """Another environment of this class with the same game object and arguments, not yet reset."""
@@ -419,7 +427,14 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self.state = state
         self._state_hash = game.state_key(state)
         self._legal = () if self._over else game.legal_actions(state)
+        self._valid_actions = [self._names[a] for a in self._legal]
         self._shown = None
+
+    def _ask_oracle(self) -> None:
+        self._optimal_steps, self._deadlock = -1, False
+        values = self.game.oracle(self.state, self.actions_left) if self.oracle_info else None
+        if values is not None:
+            self._optimal_steps, self._deadlock = int(values.optimal_steps), bool(values.dead_end)
 
     def _luck(self) -> np.random.Generator:
         """Make the luck stream."""
@@ -430,8 +445,9 @@ class TextEnv(gymnasium.Env[Any, Any]):
         return self._rng
 
     def _index(self, action: Any) -> int:
+        """A discrete action of any type that the space allows."""
         n = len(self._names)
-        if not (type(action) is int and 0 <= action < n) and not self.action_space.contains(action):
+        if not self.action_space.contains(action):
             raise ValueError(f"discrete actions are 0 to {n - 1}, got {action!r}")
         return int(action)
 
@@ -446,8 +462,9 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     def _observe(self) -> Any:
         if self.observation_mode == "text":
-            said = self._said[-1]
-            return said if self._turn or self._system is None else f"{self._system}\n\n{said}"
+            if self._turn or self._system is None:
+                return self._said[-1]
+            return f"{self._system}\n\n{self._said[-1]}"
         if self.observation_mode == "grid":
             return self.game.grid(self.state)
         return self._messages()
@@ -507,28 +524,12 @@ class TextEnv(gymnasium.Env[Any, Any]):
             said += "\n" + protocol.format_rules(self._names, max_actions=per_turn, reasoning=self.reasoning)
         return said
 
-    def _describe_turn(
-        self,
-        raw: str,
-        parsed: str,
-        executed: str,
-        status: str,
-        format_ok: bool,
-        valid: bool,
-        effective: bool,
-        dropped: int,
-        success: bool,
-    ) -> dict[str, Any]:
-        """The info of this moment: kept for snapshots, and a copy to give away."""
-        legal, names = self._legal, self._names
-        optimal_steps, deadlock = -1, False
-        if self.oracle_info:
-            values = self.game.oracle(self.state, self.actions_left)
-            if values is not None:
-                optimal_steps, deadlock = values.optimal_steps, values.dead_end
-        self._info = {
-            "success": bool(success),
-            "score": float(success),
+    def _info(self) -> dict[str, Any]:
+        """A fresh info of this moment."""
+        raw, parsed, executed, status, format_ok, valid, effective, dropped, success = self._last
+        return {
+            "success": success,
+            "score": 1.0 if success else 0.0,
             "turn": self._turn,
             "actions_left": self.max_actions - self._actions_used,
             "action_raw": raw,
@@ -537,22 +538,16 @@ class TextEnv(gymnasium.Env[Any, Any]):
             "action_status": status,
             "format_ok": format_ok,
             "action_valid": valid,
-            "action_effective": bool(effective),
-            "n_dropped": int(dropped),
+            "action_effective": effective,
+            "n_dropped": dropped,
             "n_invalid": self._n_invalid,
-            "valid_actions": [] if self._over else [names[a] for a in legal],
+            "valid_actions": [] if self._over else self._valid_actions.copy(),
             "level_hash": self._level_hash,
             "state_hash": self._state_hash,
             "split": self._split,
-            "optimal_steps": int(optimal_steps),
-            "deadlock": bool(deadlock),
+            "optimal_steps": self._optimal_steps,
+            "deadlock": self._deadlock,
         }
-        return self._fresh_info()
-
-    def _fresh_info(self) -> dict[str, Any]:
-        info = self._info.copy()
-        info["valid_actions"] = info["valid_actions"].copy()
-        return info
 
 
 @lru_cache(maxsize=1024)
@@ -579,6 +574,20 @@ def _rules_of_turns(
         form += f"\nA turn in any other form costs {-format_penalty:.6g} of reward."
     return f"{rules}\n\n{budget}\n{form}"
 
+
+_TURN_KEYS = (
+    "action_raw",
+    "action_parsed",
+    "action_executed",
+    "action_status",
+    "format_ok",
+    "action_valid",
+    "action_effective",
+    "n_dropped",
+    "success",
+)
+"""What info tells of the last turn; the rest of it follows from where the episode stands."""
+_NOTHING_DONE: tuple[str, str, str, str, bool, bool, bool, int, bool] = ("", "", "", "", False, False, False, 0, False)
 
 _INFO_KEYS: dict[str, type] = {
     "success": bool,

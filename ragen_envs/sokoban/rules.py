@@ -9,6 +9,7 @@ Simplifications: a solved board is absorbing (an action there changes nothing an
 from __future__ import annotations
 
 import hashlib
+from binascii import hexlify
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -262,7 +263,7 @@ class Sokoban(Game[Level, State]):
     def state_key(self, state: State) -> str:
         """Hex digest of the board as it stands: walls, targets, boxes and player, each in its place."""
         key = _key_head(state.level.height, state.level.width).copy()
-        key.update(state.cells.hex().encode())
+        key.update(hexlify(state.cells))
         return key.hexdigest()
 
     def dump_state(self, state: State) -> dict[str, Any]:
@@ -298,19 +299,16 @@ class Sokoban(Game[Level, State]):
     def describe(self, state: State, view: str) -> str:
         """The state as text, see the class. Coordinates are lines ``kind cell cell ...``."""
         if view == "grid":
-            return self._grid_text(state)
+            stride = state.level.stride
+            return state.cells[stride : -stride - 1].decode("latin-1").translate(self._letters)
         if view == "coordinates":
             return _coordinates_text(state)
         self._check_view(view)
-        return _coordinates_text(state) + "\n" + self._grid_text(state)
+        return _coordinates_text(state) + "\n" + self.describe(state, "grid")
 
     def _check_view(self, view: str) -> None:
         if view not in self.views:
             raise ValueError(f"view must be one of {self.views}: {view!r}")
-
-    def _grid_text(self, state: State) -> str:
-        stride = state.level.stride
-        return state.cells[stride : -stride - 1].decode("latin-1").translate(self._letters)
 
     def draw(self, state: State) -> np.ndarray:
         """The state as a picture of 32 x 32 pixels per cell: ``uint8 [32 * height, 32 * width, 3]``."""

@@ -241,10 +241,12 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """
         if self._over:
             raise RuntimeError("the episode is over: call reset() before step()")
+        names = self._names
         if self._discrete:
-            known = type(action) is int and 0 <= action < len(self._names)
-            wanted: tuple[int, ...] = (action if known else self._index(action),)
-            status, format_ok, dropped, raw = "ok", True, 0, ""
+            if type(action) is not int or not 0 <= action < len(names):
+                action = self._index(action)
+            wanted: tuple[int, ...] = (action,)
+            raw, status, format_ok, dropped = "", "ok", True, 0
         else:
             raw = str(action) if isinstance(action, str) else ""  # no np.str_ in info
             wanted, status, format_ok, dropped, _ = protocol.read_turn(
@@ -272,33 +274,35 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 terminated, success = True, bool(won)
                 break
         self._turn += 1
+        penalty = 0.0
+        if not format_ok:
+            self._n_invalid += 1
+            if not self._discrete:
+                penalty = self.format_penalty
         if self._discrete:
-            penalty = 0.0
             self._actions_used = self._turn
             truncated = self._turn >= self.max_actions
         else:
-            penalty = 0.0 if format_ok else self.format_penalty
             self._actions_used += executed
             truncated = self._actions_used >= self.max_actions or self._turn >= self.max_turns
-        if not format_ok:
-            self._n_invalid += 1
         if self._one_step:
             terminated, truncated = True, False
         self._over = terminated or truncated
         if state is not before:
             self._look(state)
 
-        parsed = self._joined(wanted)
+        parsed = names[wanted[0]] if len(wanted) == 1 else self._joined(wanted)
         done = parsed if executed == len(wanted) else self._joined(wanted[:executed])
         if not self._discrete:
             self._said += raw, self._feedback(done, status, format_ok, reward, penalty)
         elif self.observation_mode != "grid":
             self._said.append(self._state_text())
-        valid = bool(wanted) and status not in ("unknown_action", "illegal_action")
-        self._last = raw, parsed, done, status, format_ok, valid, effective, int(dropped), success
+        valid = len(wanted) > 0 and status not in ("unknown_action", "illegal_action")
+        self._last = raw, parsed, done, status, format_ok, valid, effective, dropped, success
         if self.oracle_info:
             self._ask_oracle()
-        return self._observe(), float(reward + penalty), terminated, truncated, self._info()
+        observation = self._said[-1] if self.observation_mode == "text" else self._observe()
+        return observation, float(reward + penalty), terminated, truncated, self._info()
 
     def render(self) -> Any:
         """The state as text (``ansi``) or as a ``uint8`` picture, height x width x 3 (``rgb_array``)."""
@@ -417,17 +421,17 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """Go to a state of a level, and note what the level alone decides."""
         game = self.game
         self.level = level
-        self._names = tuple(game.action_names(level))
+        self._names, self._legal = tuple(game.action_names(level)), ()
         self._level_hash, self._split = game.level_key(level), game.split_of(level)
         self._look(state)
 
     def _look(self, state: Any) -> None:
         """Go to a state, and note what it alone decides; ``_over`` must be known by then."""
-        game = self.game
         self.state = state
-        self._state_hash = game.state_key(state)
-        self._legal = () if self._over else game.legal_actions(state)
-        self._valid_actions = [self._names[a] for a in self._legal]
+        self._state_hash = self.game.state_key(state)
+        legal = () if self._over else self.game.legal_actions(state)
+        if legal != self._legal or not legal:
+            self._legal, self._valid_actions = legal, [self._names[a] for a in legal]
         self._shown = None
 
     def _ask_oracle(self) -> None:
@@ -445,7 +449,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
         return self._rng
 
     def _index(self, action: Any) -> int:
-        """A discrete action of any type that the space allows."""
+        """A discrete action of any type that the space allows, as an ``int``."""
         n = len(self._names)
         if not self.action_space.contains(action):
             raise ValueError(f"discrete actions are 0 to {n - 1}, got {action!r}")
@@ -455,10 +459,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
         return self.game.parse_answer(answer, self.state, max_actions=self.max_actions_per_turn)
 
     def _joined(self, actions: Sequence[int]) -> str:
-        names = self._names
-        if len(actions) == 1:
-            return names[actions[0]]
-        return f" {protocol.SEPARATOR} ".join([names[a] for a in actions])
+        return f" {protocol.SEPARATOR} ".join([self._names[a] for a in actions])
 
     def _observe(self) -> Any:
         if self.observation_mode == "text":
@@ -498,11 +499,11 @@ class TextEnv(gymnasium.Env[Any, Any]):
     def _state_text(self) -> str:
         if self._shown is None:
             self._shown = self.game.describe(self.state, self.view)
+        left = self.max_actions - self._actions_used
         if self.prompt == "compact":
-            return f"{self.game.name}\n{self._shown}\nleft {self.actions_left}"
+            return f"{self.game.name}\n{self._shown}\nleft {left}"
         if self._over:
             return f"The episode is over. Final state:\n{self._shown}"
-        left = self.max_actions - self._actions_used
         if self._discrete:
             return f"Actions left: {left}. State:\n{self._shown}"
         return f"Turn {self._turn + 1} of {self.max_turns}, actions left: {left}. State:\n{self._shown}"

@@ -64,7 +64,8 @@ class LuckAhead:
             seeds = np.append(np.uint32(seed), later.astype(np.uint32))
             self._words = dict(zip(seeds.tolist(), seed_words(seeds, LUCK), strict=True))
             words = self._words[seed]
-        return np.random.Generator(np.random.PCG64(_KnownSequence(seed, words)))
+        known: Any = _KnownSequence(seed, words)  # numpy's types know SeedSequence only
+        return np.random.Generator(np.random.PCG64(known))
 
 
 class _KnownSequence(ISpawnableSeedSequence):
@@ -82,7 +83,7 @@ class _KnownSequence(ISpawnableSeedSequence):
             return self._words
         return self._sequence.generate_state(n_words, dtype)
 
-    def spawn(self, n_children: int) -> list[np.random.SeedSequence]:
+    def spawn(self, n_children: int) -> list[Any]:
         return self._sequence.spawn(n_children)
 
 

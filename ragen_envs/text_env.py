@@ -180,6 +180,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._one_step = (max_actions if self._discrete else max_turns) == 1
         self._needs_luck = not self.game.deterministic
         self._luck_ahead = LuckAhead()
+        self._legal: tuple[int, ...] = ()
         self._rng: np.random.Generator | None = None
         """The luck stream; None until an action needs it."""
         self._system: str | None = None
@@ -395,7 +396,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _own_luck_and_level(self, options: dict[str, Any]) -> tuple[int | None, Any]:
+    def _own_luck_and_level(self, options: dict[str, Any]) -> tuple[Any, Any]:
         unknown = set(options) - {"dynamics_seed", "level"}
         if unknown:
             raise ValueError(f"unknown reset options {sorted(unknown)}; known are dynamics_seed and level")

@@ -242,68 +242,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """
         if self._over:
             raise RuntimeError("the episode is over: call reset() before step()")
-        names = self._names
-        if self._discrete:
-            if type(action) is not int or not 0 <= action < len(names):
-                action = self._index(action)
-            wanted: tuple[int, ...] = (action,)
-            raw, status, format_ok, dropped = "", "ok", True, 0
-        else:
-            raw = str(action) if isinstance(action, str) else ""  # no np.str_ in info
-            wanted, status, format_ok, dropped, _ = protocol.read_turn(
-                raw, self._read_answer, reasoning=self.reasoning, finish_reason=finish_reason
-            )
-
-        game, before = self.game, self.state
-        state, reward, terminated, success, effective = before, 0.0, False, False, False
-        left = self.max_actions - self._actions_used
-        executed = 0
-        for one in wanted:
-            if executed == left:
-                dropped += len(wanted) - executed
-                break
-            if one not in (self._legal if state is before else game.legal_actions(state)):
-                status, format_ok = "illegal_action", False
-                break
-            rng = self._rng or (self._luck() if self._needs_luck else None)
-            state, gain, ended, won, changed = game.step(state, one, rng)  # type: ignore[arg-type]
-            executed += 1
-            reward += gain
-            if changed:
-                effective = True
-            if ended:
-                terminated, success = True, bool(won)
-                break
-        self._turn += 1
-        penalty = 0.0
-        if not format_ok:
-            self._n_invalid += 1
-            if not self._discrete:
-                penalty = self.format_penalty
-        if self._discrete:
-            self._actions_used = self._turn
-            truncated = self._turn >= self.max_actions
-        else:
-            self._actions_used += executed
-            truncated = self._actions_used >= self.max_actions or self._turn >= self.max_turns
-        if self._one_step:
-            terminated, truncated = True, False
-        self._over = terminated or truncated
-        if state is not before:
-            self._look(state)
-
-        parsed = names[wanted[0]] if len(wanted) == 1 else self._joined(wanted)
-        done = parsed if executed == len(wanted) else self._joined(wanted[:executed])
-        if not self._discrete:
-            self._said += raw, self._feedback(done, status, format_ok, reward, penalty)
-        elif self.observation_mode != "grid":
-            self._said.append(self._state_text())
-        valid = len(wanted) > 0 and status not in ("unknown_action", "illegal_action")
-        self._last = raw, parsed, done, status, format_ok, valid, effective, dropped, success
-        if self.oracle_info:
-            self._ask_oracle()
-        observation = self._said[-1] if self.observation_mode == "text" else self._observe()
-        return observation, float(reward + penalty), terminated, truncated, self._info()
+        return self._act(action) if self._discrete else self._play_turn(action, finish_reason)
 
     def render(self) -> Any:
         """The state as text (``ansi``) or as a ``uint8`` picture, height x width x 3 (``rgb_array``)."""
@@ -395,6 +334,84 @@ class TextEnv(gymnasium.Env[Any, Any]):
         return dict(_INFO_KEYS)
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _act(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step with a discrete action: no form, no penalty, and it always counts."""
+        names, before = self._names, self.state
+        if type(action) is not int or not 0 <= action < len(names):
+            action = self._index(action)
+        self._turn = self._actions_used = turn = self._turn + 1
+        name = names[action]
+        if action in self._legal:
+            rng = self._rng or (self._luck() if self._needs_luck else None)
+            state, reward, terminated, success, effective = self.game.step(before, action, rng)  # type: ignore[arg-type]
+            terminated, success, effective = bool(terminated), bool(terminated and success), bool(effective)
+            self._last = "", name, name, "ok", True, True, effective, 0, success
+        else:
+            state, reward, terminated = before, 0.0, False
+            self._n_invalid += 1
+            self._last = "", name, "", "illegal_action", False, False, False, 0, False
+        truncated = turn >= self.max_actions
+        if self._one_step:
+            terminated, truncated = True, False
+        self._over = terminated or truncated
+        if state is not before:
+            self._look(state)
+        if self.oracle_info:
+            self._ask_oracle()
+        if self.observation_mode == "grid":
+            return self._observe(), float(reward), terminated, truncated, self._info()
+        text = self._state_text()
+        self._said.append(text)
+        observation = text if self.observation_mode == "text" else self._observe()
+        return observation, float(reward), terminated, truncated, self._info()
+
+    def _play_turn(self, action: Any, finish_reason: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step with a text: read it, execute its actions one by one, answer."""
+        raw = str(action) if isinstance(action, str) else ""  # no np.str_ in info
+        wanted, status, format_ok, dropped, _ = protocol.read_turn(
+            raw, self._read_answer, reasoning=self.reasoning, finish_reason=finish_reason
+        )
+        game, names, before = self.game, self._names, self.state
+        state, reward, terminated, success, effective = before, 0.0, False, False, False
+        left = self.max_actions - self._actions_used
+        executed = 0
+        for one in wanted:
+            if executed == left:
+                dropped += len(wanted) - executed
+                break
+            if one not in (self._legal if state is before else game.legal_actions(state)):
+                status, format_ok = "illegal_action", False
+                break
+            rng = self._rng or (self._luck() if self._needs_luck else None)
+            state, gain, ended, won, changed = game.step(state, one, rng)  # type: ignore[arg-type]
+            executed += 1
+            reward += gain
+            if changed:
+                effective = True
+            if ended:
+                terminated, success = True, bool(won)
+                break
+        self._turn += 1
+        self._actions_used += executed
+        penalty = 0.0
+        if not format_ok:
+            self._n_invalid += 1
+            penalty = self.format_penalty
+        truncated = self._actions_used >= self.max_actions or self._turn >= self.max_turns
+        if self._one_step:
+            terminated, truncated = True, False
+        self._over = terminated or truncated
+        if state is not before:
+            self._look(state)
+        if self.oracle_info:
+            self._ask_oracle()
+        parsed = names[wanted[0]] if len(wanted) == 1 else self._joined(wanted)
+        done = parsed if executed == len(wanted) else self._joined(wanted[:executed])
+        valid = len(wanted) > 0 and status not in ("unknown_action", "illegal_action")
+        self._last = raw, parsed, done, status, format_ok, valid, effective, int(dropped), success
+        self._said += raw, self._feedback(done, status, format_ok, reward, penalty)
+        return self._observe(), float(reward + penalty), terminated, truncated, self._info()
 
     def _own_luck_and_level(self, options: dict[str, Any]) -> tuple[Any, Any]:
         unknown = set(options) - {"dynamics_seed", "level"}

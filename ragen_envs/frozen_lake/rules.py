@@ -32,6 +32,10 @@ SYMBOLS = (
 TILE = 32
 
 
+_tuple: Any = tuple.__new__
+"""Makes a named tuple from a tuple, at a third of the time that its class takes; for ``step`` alone."""
+
+
 class LakeState(NamedTuple):
     """The player's cell on a level, row and column from the top left."""
 
@@ -200,10 +204,11 @@ class FrozenLake(Game[LakeLevel, LakeState]):
         row += down
         column += right
         if not (0 <= row < len(rows) and 0 <= column < len(rows[0])):
-            return Outcome(state, 0.0, False, False, False)
+            return _tuple(Outcome, (state, 0.0, False, False, False))
         cell = rows[row][column]
         won = cell == "G"
-        return Outcome(LakeState(level, row, column), 1.0 if won else 0.0, won or cell == "H", won, True)
+        new = _tuple(LakeState, (level, row, column))
+        return _tuple(Outcome, (new, 1.0 if won else 0.0, won or cell == "H", won, True))
 
     def legal_actions(self, state: LakeState) -> tuple[int, ...]:
         """All four on ice, none once the game is over."""

@@ -54,6 +54,9 @@ def _code_map(pairs: dict[int, int]) -> bytes:
     return bytes(pairs.get(code, WALL) for code in range(OUTSIDE + 1))
 
 
+_tuple: Any = tuple.__new__
+"""Makes a named tuple from a tuple, at a third of the time that its class takes; for ``step`` alone."""
+
 # What a cell becomes; WALL (0, false) stands for "impossible".
 _ENTERED = _code_map({EMPTY: PLAYER, TARGET: PLAYER_ON_TARGET, BOX: PLAYER, BOX_ON_TARGET: PLAYER_ON_TARGET})
 _LEFT = _code_map({PLAYER: EMPTY, PLAYER_ON_TARGET: TARGET})
@@ -235,22 +238,22 @@ class Sokoban(Game[Level, State]):
         code = cells[ahead]
         entered = _ENTERED[code]
         if not entered:
-            return Outcome(state, STEP_REWARD, False, False, False)
+            return _tuple(Outcome, (state, STEP_REWARD, False, False, False))
         new = bytearray(cells)
         new[player] = _LEFT[cells[player]]
         new[ahead] = entered
         if code < BOX_ON_TARGET:  # free floor: no box to push
-            return Outcome(State(level, bytes(new), ahead, done), STEP_REWARD, False, False, True)
+            return _tuple(Outcome, (_tuple(State, (level, bytes(new), ahead, done)), STEP_REWARD, False, False, True))
         beyond = ahead + delta
         filled = _FILLED[cells[beyond]]
         if not filled:
-            return Outcome(state, STEP_REWARD, False, False, False)
+            return _tuple(Outcome, (state, STEP_REWARD, False, False, False))
         new[beyond] = filled
         change = (filled == BOX_ON_TARGET) - (code == BOX_ON_TARGET)
         done += change
         solved = done == level.n_boxes
         reward = STEP_REWARD + BOX_REWARD * change + SOLVED_REWARD * solved
-        return Outcome(State(level, bytes(new), ahead, done), reward, solved, solved, True)
+        return _tuple(Outcome, (_tuple(State, (level, bytes(new), ahead, done)), reward, solved, solved, True))
 
     def legal_actions(self, state: State) -> tuple[int, ...]:
         """All four, always."""

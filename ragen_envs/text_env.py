@@ -180,7 +180,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._one_step = (max_actions if self._discrete else max_turns) == 1
         self._needs_luck = not self.game.deterministic
         self._luck_ahead = LuckAhead()
+        self._names: tuple[str, ...] = ()
         self._legal: tuple[int, ...] = ()
+        self._valid_actions: list[str] = []
+        self._optimal_steps, self._deadlock = -1, False
         self._rng: np.random.Generator | None = None
         """The luck stream; None until an action needs it."""
         self._system: str | None = None
@@ -225,7 +228,8 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._system = self._rules()
         self._said = [self._state_text()]
         self._last = _NOTHING_DONE
-        self._ask_oracle()
+        if self.oracle_info:
+            self._ask_oracle()
         return self._observe(), self._info()
 
     def step(self, action: Any, *, finish_reason: str = "stop") -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -319,7 +323,8 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._system = said.pop(0) if snapshot["messages"][0]["role"] == "system" else None
         self._said, info = said, snapshot["info"]
         self._last = tuple(info[key] for key in _TURN_KEYS)  # type: ignore[assignment]
-        self._optimal_steps, self._deadlock = info["optimal_steps"], info["deadlock"]
+        if self.oracle_info:
+            self._optimal_steps, self._deadlock = info["optimal_steps"], info["deadlock"]
         return self._observe(), self._info()
 
     def sibling(self) -> TextEnv:
@@ -439,7 +444,9 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """Go to a state of a level, and note what the level alone decides."""
         game = self.game
         self.level = level
-        self._names, self._legal = tuple(game.action_names(level)), ()
+        names = tuple(game.action_names(level))
+        if names != self._names:
+            self._names, self._legal, self._valid_actions = names, (), []
         self._level_hash, self._split = game.level_key(level), game.split_of(level)
         self._look(state)
 
@@ -448,13 +455,13 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self.state = state
         self._state_hash = self.game.state_key(state)
         legal = () if self._over else self.game.legal_actions(state)
-        if legal != self._legal or not legal:
+        if legal != self._legal:
             self._legal, self._valid_actions = legal, [self._names[a] for a in legal]
         self._shown = None
 
     def _ask_oracle(self) -> None:
         self._optimal_steps, self._deadlock = -1, False
-        values = self.game.oracle(self.state, self.actions_left) if self.oracle_info else None
+        values = self.game.oracle(self.state, self.actions_left)
         if values is not None:
             self._optimal_steps, self._deadlock = int(values.optimal_steps), bool(values.dead_end)
 

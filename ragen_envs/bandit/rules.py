@@ -104,6 +104,7 @@ class Bandit(Game[BanditLevel, BanditState]):
                 f"the high arm needs the higher mean: low_reward {low_reward} must be below "
                 f"high_probability {high_probability}"
             )
+        self._odds = repr(self.low_reward), repr(self.high_probability)
         self.pairs = resolve(pairs)
         all_pairs = self.pairs.train + self.pairs.test
         names = sorted({name for pair in all_pairs for name in pair})
@@ -126,7 +127,7 @@ class Bandit(Game[BanditLevel, BanditState]):
 
     def level_key(self, level: BanditLevel) -> str:
         """Digest of names, order and both arms' parameters."""
-        return _level_key(level.low, level.high, level.high_first, repr(self.low_reward), repr(self.high_probability))
+        return _level_key(level.low, level.high, level.high_first, self._odds)
 
     def dump_level(self, level: BanditLevel) -> dict[str, Any]:
         """``{"low": name, "high": name, "high_first": bool}``."""
@@ -313,8 +314,8 @@ class Bandit(Game[BanditLevel, BanditState]):
 
 
 @lru_cache(maxsize=4096)
-def _level_key(low: str, high: str, high_first: bool, low_reward: str, high_probability: str) -> str:
-    return digest("bandit", low, high, high_first, low_reward, high_probability)
+def _level_key(low: str, high: str, high_first: bool, odds: tuple[str, str]) -> str:
+    return digest("bandit", low, high, high_first, *odds)
 
 
 @lru_cache(maxsize=4096)

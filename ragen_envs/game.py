@@ -20,11 +20,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ragen_envs import splits
+from ragen_envs import protocol, splits
 from ragen_envs.seeding import LEVEL, pick, stream
 
 SPLIT_TRIES = 20_000
@@ -34,9 +34,8 @@ L = TypeVar("L")
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[S]):
-    """What one primitive action led to."""
+class Outcome(NamedTuple, Generic[S]):
+    """What one primitive action led to. (A named tuple, because one is made in every step.)"""
 
     state: S
     reward: float
@@ -165,6 +164,11 @@ class Game(ABC, Generic[L, S]):
 
     # --- play -----------------------------------------------------------------------------------------------------
 
+    @property
+    def deterministic(self) -> bool:
+        """No action ever draws from ``rng``; ``TextEnv`` then makes no generator and ``step`` may be given None."""
+        return False
+
     @abstractmethod
     def action_names(self, level: L) -> tuple[str, ...]:
         """The names of the primitive actions, in index order."""
@@ -215,9 +219,7 @@ class Game(ABC, Generic[L, S]):
             The actions read before the first segment that could not be read, ``ok`` or the status of the failure
             (``empty_answer``, ``unknown_action``, ``too_many``), and the number of segments beyond ``max_actions``.
         """
-        from ragen_envs.protocol import parse_action_list
-
-        return parse_action_list(answer, self.action_names(self.level_of(state)), max_actions=max_actions)
+        return protocol.parse_action_list(answer, self.action_names(self.level_of(state)), max_actions=max_actions)
 
     def draw(self, state: S) -> np.ndarray:
         """The state as a picture: ``uint8`` array, height x width x 3.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 
 SEPARATOR = "||"
 
@@ -35,6 +36,10 @@ STATUSES = (
 ``too_many``, ``multiple_answers``, ``no_think`` is reported."""
 
 _TAG = re.compile(r"</?(?:think|answer)>", re.IGNORECASE | re.ASCII)
+_PLAIN_TURN = re.compile(r"\s*+(?:<think>([^<]*+)</think>\s*+)?<answer>([^<]*+)</answer>\s*+")
+"""A turn of the asked-for form without any other ``<``: what most turns are, and read without looking for faults."""
+MAX_CACHED_ANSWER = 128
+"""Longest answer, in characters, whose reading is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +58,7 @@ class ParsedTurn:
     """Text of the last think block, stripped; of an unclosed one, what there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(NamedTuple):
     """The structure of a model's text, before the answer is read."""
 
     answer: str | None
@@ -70,6 +74,15 @@ class Blocks:
 
 def find_blocks(text: str) -> Blocks:
     """Find the answer block that counts: the last complete one after the last ``</think>``."""
+    plain = _PLAIN_TURN.fullmatch(text)
+    if plain is not None:
+        thought, answer = plain.groups()
+        return Blocks(answer, "ok", True, thought is not None, False, (thought or "").strip())
+    return _scan_blocks(text)
+
+
+def _scan_blocks(text: str) -> Blocks:
+    """:func:`find_blocks` for any text, tag by tag."""
     tags = [(m.group().lower(), m.start(), m.end()) for m in _TAG.finditer(text)]
     last_think_end = max((i for i, tag in enumerate(tags) if tag[0] == "</think>"), default=-1)
 
@@ -126,7 +139,13 @@ def parse_action_list(answer: str, names: Sequence[str], *, max_actions: int) ->
         Indices read before the first segment that matches no name, the status (``ok``, ``empty_answer``,
         ``unknown_action`` or ``too_many``), and the number of segments beyond ``max_actions``.
     """
-    table, longest = _name_table(tuple(names))
+    if len(answer) <= MAX_CACHED_ANSWER:
+        return _remembered_list(answer, tuple(names), max_actions)
+    return _read_list(answer, tuple(names), max_actions)
+
+
+def _read_list(answer: str, names: tuple[str, ...], max_actions: int) -> tuple[tuple[int, ...], str, int]:
+    table, longest = _name_table(names)
     segments = [s for s in (part.strip() for part in answer.split(SEPARATOR)) if s]
     dropped = max(0, len(segments) - max_actions)
     if not segments:
@@ -139,6 +158,9 @@ def parse_action_list(answer: str, names: Sequence[str], *, max_actions: int) ->
             return tuple(actions), "unknown_action", dropped
         actions.append(index)
     return tuple(actions), "too_many" if dropped else "ok", dropped
+
+
+_remembered_list = lru_cache(maxsize=4096)(_read_list)
 
 
 AnswerReader = Callable[[str], tuple[tuple[int, ...], str, int]]
@@ -157,19 +179,19 @@ def read_turn(
     """
     if finish_reason not in ("stop", "length"):
         raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish_reason!r}")
-    blocks = find_blocks(text if isinstance(text, str) else "")
+    answer, status, exact, has_thought, several, thought = find_blocks(text if isinstance(text, str) else "")
     actions: tuple[int, ...] = ()
-    status, dropped = blocks.status, 0
-    if blocks.answer is not None:
-        actions, status, dropped = read_answer(blocks.answer)
+    dropped = 0
+    if answer is not None:
+        actions, status, dropped = read_answer(answer)
     if not actions and finish_reason == "length":
         status = "length"
     if status == "ok":
-        if blocks.several:
+        if several:
             status = "multiple_answers"
-        elif reasoning == "required" and not blocks.has_thought:
+        elif reasoning == "required" and not has_thought:
             status = "no_think"
-    return actions, status, status == "ok" and blocks.exact, dropped, blocks.thought
+    return actions, status, status == "ok" and exact, dropped, thought
 
 
 def parse_turn(

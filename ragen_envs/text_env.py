@@ -3,6 +3,10 @@
 One ``step(text)`` is one turn: parse, execute up to ``max_actions_per_turn`` primitive actions, observe. Nothing is
 drawn inside ``step``, nothing is global, and every source of luck is one of two seeded streams: the level's and the
 dynamics'.
+
+A step is one Python call among thousands a millisecond, so what follows from the level or from the state alone is
+worked out when it changes (``_play_level``, ``_look``) and not again in every step, and the luck stream is made when an
+action first needs it.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import gymnasium
@@ -21,7 +26,7 @@ from gymnasium import spaces
 
 from ragen_envs import protocol
 from ragen_envs.game import Game, Plan
-from ragen_envs.seeding import LUCK, next_seed, stream
+from ragen_envs.seeding import LUCK, LuckAhead, next_seed, stream
 from ragen_envs.spaces import FreeText
 from ragen_envs.splits import SPLITS
 
@@ -174,9 +179,24 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """The level being played; None before the first reset."""
         self.state: Any = None
         """The game state; None before the first reset."""
-        self._rng = np.random.default_rng(0)
-        self._messages: tuple[dict[str, str], ...] = ()
-        self._info: dict[str, Any] = {}
+        self._discrete = action == "discrete"
+        self._one_step = (max_actions if self._discrete else max_turns) == 1
+        self._needs_luck = not self.game.deterministic
+        self._luck_ahead = LuckAhead()
+        self._names: tuple[str, ...] = ()
+        self._legal: tuple[int, ...] = ()
+        self._valid_actions: list[str] = []
+        self._optimal_steps, self._deadlock = -1, False
+        self._rng: np.random.Generator | None = None
+        """The luck stream; None until an action needs it."""
+        self._system: str | None = None
+        """The rules that open the conversation; None where the prompt is compact."""
+        self._said: list[str] = []
+        """The conversation after the rules: states, and between them what the model wrote."""
+        self._shown: str | None = None
+        """The state in words; None until somebody wants to know."""
+        self._last = _NOTHING_DONE
+        """The last turn, in the order of ``_TURN_KEYS``."""
         self._turn = self._actions_used = self._n_invalid = 0
         self._over = True
 
@@ -195,27 +215,25 @@ class TextEnv(gymnasium.Env[Any, Any]):
             ValueError: unknown option, or an invalid level or seed. The episode in progress and ``np_random`` then go
                 on as they were.
         """
-        options = dict(options or {})
-        unknown = set(options) - {"dynamics_seed", "level"}
-        if unknown:
-            raise ValueError(f"unknown reset options {sorted(unknown)}; known are dynamics_seed and level")
-        luck = options.get("dynamics_seed")
-        if luck is not None and (isinstance(luck, bool) or not isinstance(luck, int | np.integer) or luck < 0):
-            raise ValueError(f"dynamics_seed must be a whole number of at least 0, got {luck!r}")
-        level = None if options.get("level") is None else self._own_level(options["level"])
+        luck, level = self._own_luck_and_level(options) if options else (None, None)
         super().reset(seed=seed)
+        drawn = seed is None
         if seed is None:
             seed = next_seed(self.np_random)
         if luck is None or self.group_noise == "common":
             luck = seed
         if level is None:
             level = self.game.draw_level(int(seed), self.split)
-        self.level, self.state, self._rng = level, self.game.initial(level), stream(int(luck), LUCK)
+        self._luck_seed, self._luck_is_ahead, self._rng = int(luck), drawn and luck == seed, None
         self._turn = self._actions_used = self._n_invalid = 0
         self._over = False
-        self._messages = self._opening()
-        self._info = self._describe_turn("", (), (), "", False, False, 0, False)
-        return self._observe(), copy.deepcopy(self._info)
+        self._play_level(level, self.game.initial(level))
+        self._system = self._rules()
+        self._said = [self._state_text()]
+        self._last = _NOTHING_DONE
+        if self.oracle_info:
+            self._ask_oracle()
+        return self._observe(), self._info()
 
     def step(self, action: Any, *, finish_reason: str = "stop") -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one turn (or, with discrete actions, one primitive action).
@@ -231,62 +249,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """
         if self._over:
             raise RuntimeError("the episode is over: call reset() before step()")
-        names = self.game.action_names(self.level)
-        if self.action_mode == "discrete":
-            if not self.action_space.contains(action):
-                raise ValueError(f"discrete actions are 0 to {len(names) - 1}, got {action!r}")
-            wanted: tuple[int, ...] = (int(action),)
-            status, format_ok, dropped, raw = "ok", True, 0, ""
-        else:
-            raw = str(action) if isinstance(action, str) else ""  # no np.str_ in info
-            wanted, status, format_ok, dropped, _ = protocol.read_turn(
-                raw,
-                lambda answer: self.game.parse_answer(answer, self.state, max_actions=self.max_actions_per_turn),
-                reasoning=self.reasoning,
-                finish_reason=finish_reason,
-            )
-
-        reward, terminated, success, effective = 0.0, False, False, False
-        executed: list[int] = []
-        for i, one in enumerate(wanted):
-            if self._actions_used == self.max_actions:
-                dropped += len(wanted) - i
-                break
-            if one not in self.game.legal_actions(self.state):
-                status, format_ok = "illegal_action", False
-                break
-            outcome = self.game.step(self.state, one, self._rng)
-            self.state = outcome.state
-            self._actions_used += 1
-            executed.append(one)
-            reward += outcome.reward
-            effective |= outcome.effective
-            if outcome.terminated:
-                terminated, success = True, outcome.success
-                break
-        self._turn += 1
-        penalty = 0.0 if format_ok else self.format_penalty
-        self._n_invalid += not format_ok
-        if self.action_mode == "discrete":
-            penalty, self._actions_used = 0.0, self._turn
-
-        out_of_turns = self.action_mode == "text" and self._turn >= self.max_turns
-        truncated = out_of_turns or self._actions_used >= self.max_actions
-        if (self.max_turns if self.action_mode == "text" else self.max_actions) == 1:
-            terminated, truncated = True, False
-        self._over = terminated or truncated
-
-        self._info = self._describe_turn(raw, wanted, executed, status, format_ok, effective, dropped, success)
-        if self.action_mode == "text":
-            feedback = self._feedback(executed, status, format_ok, reward, penalty)
-            self._messages = (
-                *self._messages,
-                {"role": "assistant", "content": raw},
-                {"role": "user", "content": feedback},
-            )
-        elif self.observation_mode != "grid":
-            self._messages = (*self._messages, {"role": "user", "content": self._state_text()})
-        return self._observe(), float(reward + penalty), terminated, truncated, copy.deepcopy(self._info)
+        return self._act(action) if self._discrete else self._play_turn(action, finish_reason)
 
     def render(self) -> Any:
         """The state as text (``ansi``) or as a ``uint8`` picture, height x width x 3 (``rgb_array``)."""
@@ -322,6 +285,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """Everything that the rest of the episode depends on, as a JSON value; see :meth:`restore`."""
         if self.state is None:
             raise RuntimeError("call reset() before snapshot()")
+        rng = self._rng or stream(self._luck_seed, LUCK)
         return copy.deepcopy(
             {
                 "game": self.game.name,
@@ -331,10 +295,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 "actions_used": self._actions_used,
                 "n_invalid": self._n_invalid,
                 "over": self._over,
-                "dynamics": self._rng.bit_generator.state,
+                "dynamics": rng.bit_generator.state,
                 "np_random": self.np_random.bit_generator.state,
-                "messages": list(self._messages),
-                "info": self._info,
+                "messages": list(self._messages()),
+                "info": self._info(),
             }
         )
 
@@ -351,14 +315,20 @@ class TextEnv(gymnasium.Env[Any, Any]):
             raise ValueError(f"this is a snapshot of {snapshot.get('game')!r}, not of {self.game.name!r}")
         snapshot = copy.deepcopy(snapshot)
         level = self.game.load_level(snapshot["level"])
-        self.state = self.game.load_state(level, snapshot["state"])
-        self.level = level
+        state = self.game.load_state(level, snapshot["state"])
         self._turn, self._actions_used = snapshot["turn"], snapshot["actions_used"]
         self._n_invalid, self._over = snapshot["n_invalid"], snapshot["over"]
+        self._play_level(level, state)
+        self._rng = stream(0, LUCK)
         self._rng.bit_generator.state = snapshot["dynamics"]
         self.np_random.bit_generator.state = snapshot["np_random"]
-        self._messages, self._info = tuple(snapshot["messages"]), snapshot["info"]
-        return self._observe(), copy.deepcopy(self._info)
+        said = [message["content"] for message in snapshot["messages"]]
+        self._system = said.pop(0) if snapshot["messages"][0]["role"] == "system" else None
+        self._said, info = said, snapshot["info"]
+        self._last = tuple(info[key] for key in _TURN_KEYS)  # type: ignore[assignment]
+        if self.oracle_info:
+            self._optimal_steps, self._deadlock = info["optimal_steps"], info["deadlock"]
+        return self._observe(), self._info()
 
     def sibling(self, **changes: Any) -> TextEnv:
         """Another environment of this class with the same game object and arguments, not yet reset.
@@ -377,6 +347,93 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
+    def _act(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step with a discrete action: no form, no penalty, and it always counts."""
+        names, before = self._names, self.state
+        if type(action) is not int or not 0 <= action < len(names):
+            action = self._index(action)
+        self._turn = self._actions_used = turn = self._turn + 1
+        name = names[action]
+        if action in self._legal:
+            rng = self._rng or (self._luck() if self._needs_luck else None)
+            state, reward, terminated, success, effective = self.game.step(before, action, rng)  # type: ignore[arg-type]
+            terminated, success, effective = bool(terminated), bool(terminated and success), bool(effective)
+            self._last = "", name, name, "ok", True, True, effective, 0, success
+        else:
+            state, reward, terminated = before, 0.0, False
+            self._n_invalid += 1
+            self._last = "", name, "", "illegal_action", False, False, False, 0, False
+        truncated = turn >= self.max_actions
+        if self._one_step:
+            terminated, truncated = True, False
+        self._over = terminated or truncated
+        if state is not before:
+            self._look(state)
+        if self.oracle_info:
+            self._ask_oracle()
+        if self.observation_mode == "grid":
+            return self._observe(), float(reward), terminated, truncated, self._info()
+        text = self._state_text()
+        self._said.append(text)
+        observation = text if self.observation_mode == "text" else self._observe()
+        return observation, float(reward), terminated, truncated, self._info()
+
+    def _play_turn(self, action: Any, finish_reason: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step with a text: read it, execute its actions one by one, answer."""
+        raw = str(action) if isinstance(action, str) else ""  # no np.str_ in info
+        wanted, status, format_ok, dropped, _ = protocol.read_turn(
+            raw, self._read_answer, reasoning=self.reasoning, finish_reason=finish_reason
+        )
+        game, names, before = self.game, self._names, self.state
+        state, reward, terminated, success, effective = before, 0.0, False, False, False
+        left = self.max_actions - self._actions_used
+        executed = 0
+        for one in wanted:
+            if executed == left:
+                dropped += len(wanted) - executed
+                break
+            if one not in (self._legal if state is before else game.legal_actions(state)):
+                status, format_ok = "illegal_action", False
+                break
+            rng = self._rng or (self._luck() if self._needs_luck else None)
+            state, gain, ended, won, changed = game.step(state, one, rng)  # type: ignore[arg-type]
+            executed += 1
+            reward += gain
+            if changed:
+                effective = True
+            if ended:
+                terminated, success = True, bool(won)
+                break
+        self._turn += 1
+        self._actions_used += executed
+        penalty = 0.0
+        if not format_ok:
+            self._n_invalid += 1
+            penalty = self.format_penalty
+        truncated = self._actions_used >= self.max_actions or self._turn >= self.max_turns
+        if self._one_step:
+            terminated, truncated = True, False
+        self._over = terminated or truncated
+        if state is not before:
+            self._look(state)
+        if self.oracle_info:
+            self._ask_oracle()
+        parsed = names[wanted[0]] if len(wanted) == 1 else self._joined(wanted)
+        done = parsed if executed == len(wanted) else self._joined(wanted[:executed])
+        valid = len(wanted) > 0 and status not in ("unknown_action", "illegal_action")
+        self._last = raw, parsed, done, status, format_ok, valid, effective, int(dropped), success
+        self._said += raw, self._feedback(done, status, format_ok, reward, penalty)
+        return self._observe(), float(reward + penalty), terminated, truncated, self._info()
+
+    def _own_luck_and_level(self, options: dict[str, Any]) -> tuple[Any, Any]:
+        unknown = set(options) - {"dynamics_seed", "level"}
+        if unknown:
+            raise ValueError(f"unknown reset options {sorted(unknown)}; known are dynamics_seed and level")
+        luck = options.get("dynamics_seed")
+        if luck is not None and (isinstance(luck, bool) or not isinstance(luck, int | np.integer) or luck < 0):
+            raise ValueError(f"dynamics_seed must be a whole number of at least 0, got {luck!r}")
+        return luck, None if options.get("level") is None else self._own_level(options["level"])
+
     def _own_level(self, data: Any) -> Any:
         if dataclasses.is_dataclass(data) and not isinstance(data, type):
             try:
@@ -390,108 +447,180 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 raise ValueError(f"grid observations of this env have shape {wanted}, the level has {shape}")
         return level
 
+    def _play_level(self, level: Any, state: Any) -> None:
+        """Go to a state of a level, and note what the level alone decides."""
+        game = self.game
+        self.level = level
+        names = tuple(game.action_names(level))
+        if names != self._names:
+            self._names, self._legal, self._valid_actions = names, (), []
+        self._level_hash, self._split = game.level_key(level), game.split_of(level)
+        self._look(state)
+
+    def _look(self, state: Any) -> None:
+        """Go to a state, and note what it alone decides; ``_over`` must be known by then."""
+        self.state = state
+        self._state_hash = self.game.state_key(state)
+        legal = () if self._over else self.game.legal_actions(state)
+        if legal != self._legal:
+            self._legal, self._valid_actions = legal, [self._names[a] for a in legal]
+        self._shown = None
+
+    def _ask_oracle(self) -> None:
+        self._optimal_steps, self._deadlock = -1, False
+        values = self.game.oracle(self.state, self.actions_left)
+        if values is not None:
+            self._optimal_steps, self._deadlock = int(values.optimal_steps), bool(values.dead_end)
+
+    def _luck(self) -> np.random.Generator:
+        """Make the luck stream."""
+        if self._luck_is_ahead:
+            self._rng = self._luck_ahead.stream(self._luck_seed, self.np_random)
+        else:
+            self._rng = stream(self._luck_seed, LUCK)
+        return self._rng
+
+    def _index(self, action: Any) -> int:
+        """A discrete action of any type that the space allows, as an ``int``."""
+        n = len(self._names)
+        if not self.action_space.contains(action):
+            raise ValueError(f"discrete actions are 0 to {n - 1}, got {action!r}")
+        return int(action)
+
+    def _read_answer(self, answer: str) -> tuple[tuple[int, ...], str, int]:
+        return self.game.parse_answer(answer, self.state, max_actions=self.max_actions_per_turn)
+
+    def _joined(self, actions: Sequence[int]) -> str:
+        return f" {protocol.SEPARATOR} ".join([self._names[a] for a in actions])
+
     def _observe(self) -> Any:
+        if self.observation_mode == "text":
+            if self._turn or self._system is None:
+                return self._said[-1]
+            return f"{self._system}\n\n{self._said[-1]}"
         if self.observation_mode == "grid":
             return self.game.grid(self.state)
-        if self.observation_mode == "messages":
-            return tuple(dict(m) for m in self._messages)
-        if self._turn == 0:
-            return "\n\n".join(m["content"] for m in self._messages)
-        return self._messages[-1]["content"]
+        return self._messages()
 
-    def _opening(self) -> tuple[dict[str, str], ...]:
-        user = {"role": "user", "content": self._state_text()}
+    def _messages(self) -> tuple[dict[str, str], ...]:
+        """The conversation so far, as fresh dictionaries."""
+        system = [] if self._system is None else [{"role": "system", "content": self._system}]
+        if self._discrete:
+            said = [{"role": "user", "content": text} for text in self._said]
+        else:
+            said = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(self._said)]
+        return (*system, *said)
+
+    def _rules(self) -> str | None:
+        """The rules of the game and of turns; None where the prompt is compact."""
         if self.prompt == "compact":
-            return (user,)
+            return None
         rules = self.game.instructions(self.level, self.view)
-        if self.action_mode == "text":
-            turns = "one turn" if self.max_turns == 1 else f"{self.max_turns} turns"
-            actions = "one action" if self.max_actions == 1 else f"{self.max_actions} actions"
-            form = protocol.format_rules(
-                self.game.action_names(self.level),
-                max_actions=min(self.max_actions_per_turn, self.max_actions),
-                reasoning=self.reasoning,
-            )
-            budget = f"You have {turns} and {actions} in all."
-            if self.max_turns > 1:
-                budget += " The episode ends when either runs out, if not before."
-                if min(self.max_actions_per_turn, self.max_actions) > 1:
-                    budget += " You see the state between turns, not between the actions of a turn."
-            if self.format_penalty:
-                form += f"\nA turn in any other form costs {-self.format_penalty:.6g} of reward."
-            rules = f"{rules}\n\n{budget}\n{form}"
-        return ({"role": "system", "content": rules}, user)
+        if self._discrete:
+            return rules
+        return _rules_of_turns(
+            rules,
+            self._names,
+            self.max_turns,
+            self.max_actions_per_turn,
+            self.max_actions,
+            self.reasoning,
+            self.format_penalty,
+        )
 
     def _state_text(self) -> str:
-        state = self.game.describe(self.state, self.view)
+        if self._shown is None:
+            self._shown = self.game.describe(self.state, self.view)
+        left = self.max_actions - self._actions_used
         if self.prompt == "compact":
-            return f"{self.game.name}\n{state}\nleft {self.actions_left}"
+            return f"{self.game.name}\n{self._shown}\nleft {left}"
         if self._over:
-            return f"The episode is over. Final state:\n{state}"
-        if self.action_mode == "discrete":
-            return f"Actions left: {self.actions_left}. State:\n{state}"
-        return f"Turn {self._turn + 1} of {self.max_turns}, actions left: {self.actions_left}. State:\n{state}"
+            return f"The episode is over. Final state:\n{self._shown}"
+        if self._discrete:
+            return f"Actions left: {left}. State:\n{self._shown}"
+        return f"Turn {self._turn + 1} of {self.max_turns}, actions left: {left}. State:\n{self._shown}"
 
-    def _feedback(self, executed: Sequence[int], status: str, format_ok: bool, reward: float, penalty: float) -> str:
+    def _feedback(self, done: str, status: str, format_ok: bool, reward: float, penalty: float) -> str:
         if self.prompt == "compact":
             note = "" if status == "ok" else f"\nnote {status}"
             return self._state_text() + note
-        names = self.game.action_names(self.level)
-        done = f" {protocol.SEPARATOR} ".join(names[a] for a in executed) or "no action"
-        lines = [f"Last turn: {done}. Reward {reward:.6g}."]
+        said = f"Last turn: {done or 'no action'}. Reward {reward:.6g}.\n"
         if status != "ok":
-            lines.append(f"Problem: {protocol.FAILURES[status]}")
+            said += f"Problem: {protocol.FAILURES[status]}\n"
         elif not format_ok:
-            lines.append(f"Problem: {protocol.STRAY_TEXT}")
+            said += f"Problem: {protocol.STRAY_TEXT}\n"
         if penalty:
-            lines.append(f"Penalty for form {penalty:.6g}.")
-        lines.append(self._state_text())
+            said += f"Penalty for form {penalty:.6g}.\n"
+        said += self._state_text()
         if status in protocol.REPEAT_FORMAT and not self._over:
             per_turn = min(self.max_actions_per_turn, self.actions_left)
-            lines.append(protocol.format_rules(names, max_actions=per_turn, reasoning=self.reasoning))
-        return "\n".join(lines)
+            said += "\n" + protocol.format_rules(self._names, max_actions=per_turn, reasoning=self.reasoning)
+        return said
 
-    def _describe_turn(
-        self,
-        raw: str,
-        wanted: Sequence[int],
-        executed: Sequence[int],
-        status: str,
-        format_ok: bool,
-        effective: bool,
-        dropped: int,
-        success: bool,
-    ) -> dict[str, Any]:
-        names = self.game.action_names(self.level)
-        join = f" {protocol.SEPARATOR} ".join
-        legal = [] if self._over else [names[a] for a in self.game.legal_actions(self.state)]
-        optimal_steps, deadlock = -1, False
-        if self.oracle_info:
-            values = self.game.oracle(self.state, self.actions_left)
-            if values is not None:
-                optimal_steps, deadlock = values.optimal_steps, values.dead_end
+    def _info(self) -> dict[str, Any]:
+        """A fresh info of this moment."""
+        raw, parsed, executed, status, format_ok, valid, effective, dropped, success = self._last
         return {
-            "success": bool(success),
-            "score": float(success),
+            "success": success,
+            "score": 1.0 if success else 0.0,
             "turn": self._turn,
-            "actions_left": self.actions_left,
+            "actions_left": self.max_actions - self._actions_used,
             "action_raw": raw,
-            "action_parsed": join(names[a] for a in wanted),
-            "action_executed": join(names[a] for a in executed),
+            "action_parsed": parsed,
+            "action_executed": executed,
             "action_status": status,
-            "format_ok": bool(format_ok),
-            "action_valid": bool(wanted) and status not in ("unknown_action", "illegal_action"),
-            "action_effective": bool(effective),
-            "n_dropped": int(dropped),
+            "format_ok": format_ok,
+            "action_valid": valid,
+            "action_effective": effective,
+            "n_dropped": dropped,
             "n_invalid": self._n_invalid,
-            "valid_actions": legal,
-            "level_hash": self.game.level_key(self.level),
-            "state_hash": self.game.state_key(self.state),
-            "split": self.game.split_of(self.level),
-            "optimal_steps": int(optimal_steps),
-            "deadlock": bool(deadlock),
+            "valid_actions": [] if self._over else self._valid_actions.copy(),
+            "level_hash": self._level_hash,
+            "state_hash": self._state_hash,
+            "split": self._split,
+            "optimal_steps": self._optimal_steps,
+            "deadlock": self._deadlock,
         }
 
+
+@lru_cache(maxsize=1024)
+def _rules_of_turns(
+    rules: str,
+    names: tuple[str, ...],
+    max_turns: int,
+    max_actions_per_turn: int,
+    max_actions: int,
+    reasoning: str,
+    format_penalty: float,
+) -> str:
+    """The rules of a game, then the budgets and the form of a turn."""
+    turns = "one turn" if max_turns == 1 else f"{max_turns} turns"
+    actions = "one action" if max_actions == 1 else f"{max_actions} actions"
+    per_turn = min(max_actions_per_turn, max_actions)
+    budget = f"You have {turns} and {actions} in all."
+    if max_turns > 1:
+        budget += " The episode ends when either runs out, if not before."
+        if per_turn > 1:
+            budget += " You see the state between turns, not between the actions of a turn."
+    form = protocol.format_rules(names, max_actions=per_turn, reasoning=reasoning)
+    if format_penalty:
+        form += f"\nA turn in any other form costs {-format_penalty:.6g} of reward."
+    return f"{rules}\n\n{budget}\n{form}"
+
+
+_TURN_KEYS = (
+    "action_raw",
+    "action_parsed",
+    "action_executed",
+    "action_status",
+    "format_ok",
+    "action_valid",
+    "action_effective",
+    "n_dropped",
+    "success",
+)
+"""What info tells of the last turn; the rest of it follows from where the episode stands."""
+_NOTHING_DONE: tuple[str, str, str, str, bool, bool, bool, int, bool] = ("", "", "", "", False, False, False, 0, False)
 
 _INFO_KEYS: dict[str, type] = {
     "success": bool,

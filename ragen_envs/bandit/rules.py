@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,7 @@ class BanditLevel:
         return (self.high, self.low) if self.high_first else (self.low, self.high)
 
 
-@dataclass(frozen=True, slots=True)
-class BanditState:
+class BanditState(NamedTuple):
     """Before the pull ``pulled`` is -1; after it, the index of the arm pulled, with the points it paid."""
 
     level: BanditLevel
@@ -104,6 +104,7 @@ class Bandit(Game[BanditLevel, BanditState]):
                 f"the high arm needs the higher mean: low_reward {low_reward} must be below "
                 f"high_probability {high_probability}"
             )
+        self._odds = repr(self.low_reward), repr(self.high_probability)
         self.pairs = resolve(pairs)
         all_pairs = self.pairs.train + self.pairs.test
         names = sorted({name for pair in all_pairs for name in pair})
@@ -126,7 +127,7 @@ class Bandit(Game[BanditLevel, BanditState]):
 
     def level_key(self, level: BanditLevel) -> str:
         """Digest of names, order and both arms' parameters."""
-        return digest("bandit", level.low, level.high, level.high_first, self.low_reward, self.high_probability)
+        return _level_key(level.low, level.high, level.high_first, self._odds)
 
     def dump_level(self, level: BanditLevel) -> dict[str, Any]:
         """``{"low": name, "high": name, "high_first": bool}``."""
@@ -194,7 +195,7 @@ class Bandit(Game[BanditLevel, BanditState]):
 
     def state_key(self, state: BanditState) -> str:
         """Digest of level, pull and points."""
-        return digest(self.level_key(state.level), state.pulled, repr(state.points))
+        return _state_key(self.level_key(state.level), state.pulled, repr(state.points))
 
     def dump_state(self, state: BanditState) -> dict[str, Any]:
         """``{"pulled": -1, 0 or 1, "points": float}``."""
@@ -322,3 +323,13 @@ class Bandit(Game[BanditLevel, BanditState]):
     def _check_view(self, view: str) -> None:
         if view not in self.views:
             raise ValueError(f"the bandit has the view grid, got {view!r}")
+
+
+@lru_cache(maxsize=4096)
+def _level_key(low: str, high: str, high_first: bool, odds: tuple[str, str]) -> str:
+    return digest("bandit", low, high, high_first, *odds)
+
+
+@lru_cache(maxsize=4096)
+def _state_key(level_key: str, pulled: int, points: str) -> str:
+    return digest(level_key, pulled, points)

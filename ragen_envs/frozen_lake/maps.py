@@ -9,30 +9,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ragen_envs.game import digest, smallest_symmetry
 from ragen_envs.jit import njit
 
 MAX_SIDE = 32
 TRIES = 20_000
 
-FROZEN, HOLE, GOAL = 0, 1, 2
-"""Cell codes of ``LakeLevel.cells``; the start cell is ice."""
+FROZEN, HOLE, GOAL, START = 0, 1, 2, 3
+"""Cell codes of ``LakeLevel.cells``, where the start cell is ice; ``START`` is used in keys only."""
 _CODES = str.maketrans("SFHG", "\0\0\1\2")
+_SHOWN = str.maketrans("SFHG", "__OG")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LakeLevel:
     """A valid map: a tuple of equally long rows of ``S F H G``."""
 
     rows: tuple[str, ...]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Height and width in cells."""
         return len(self.rows), len(self.rows[0])
+
+    @cached_property
+    def start(self) -> tuple[int, int]:
+        """Row and column of the start."""
+        return self.find("S")
+
+    @cached_property
+    def board(self) -> str:
+        """The map as it is shown, without the player: a line per row."""
+        return "\n".join(self.rows).translate(_SHOWN)
+
+    @cached_property
+    def key(self) -> str:
+        """Hex digest of the map, the same for its rotations and reflections."""
+        cells = self.cells()
+        cells[self.start] = START
+        return digest("frozen_lake", smallest_symmetry(cells).hex())
+
+    @cached_property
+    def state_keys(self) -> dict[tuple[int, int], str]:
+        """What ``FrozenLake.state_key`` found for the cells of this map so far."""
+        return {}
 
     def find(self, letter: str) -> tuple[int, int]:
         """Row and column of the first cell with ``letter`` (``S`` or ``G``)."""

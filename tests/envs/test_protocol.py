@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_envs import ParsedTurn, TextEnv, parse_turn
+from ragen_envs import ParsedTurn, TextEnv, parse_turn, protocol
 from ragen_envs.protocol import FAILURES, REPEAT_FORMAT, STATUSES, example_turn, find_blocks, format_rules
 from ragen_envs.sokoban import Sokoban
 
@@ -282,6 +282,37 @@ def test_a_slow_twin_reads_the_same(text: str, max_actions: int, reasoning: str,
     turn = read(text, max_actions=max_actions, reasoning=reasoning, finish_reason=finish_reason)
     found = (turn.actions, turn.status, turn.format_ok, turn.n_dropped)
     assert found == twin(text, max_actions, reasoning, finish_reason)
+
+
+blanks = st.text(st.sampled_from([chr(c) for c in range(0x3001) if chr(c).isspace()] + ["\u200b", "\0"]), max_size=3)
+inner = st.one_of(st.text(max_size=6), st.sampled_from(["", "a < b", "</Think>", "Up||down", "<answer", "\ud800"]))
+plain_turns = st.tuples(blanks, inner, blanks, inner, blanks, st.booleans()).map(
+    lambda p: f"{p[0]}{f'<think>{p[1]}</think>' if p[5] else ''}{p[2]}<answer>{p[3]}</answer>{p[4]}"
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.one_of(plain_turns, texts))
+def test_the_short_way_for_plain_turns_changes_nothing(text: str) -> None:
+    """Blocks found by one expression are those found tag by tag; also with any blank, look-alikes and surrogates."""
+    assert find_blocks(text) == protocol._scan_blocks(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["<think>{}</think><answer>Up</answer>", "{}<answer>Up</answer>", "<answer>{}</answer>"]
+)
+def test_the_short_way_reads_megabytes_alike(text: str) -> None:
+    for piece in ("a", " ", "\n\u3000", "a < b"):
+        long = text.format(piece * (2**21 // len(piece)))
+        assert find_blocks(long) == protocol._scan_blocks(long)
+
+
+@settings(max_examples=500, deadline=None)
+@given(lists | st.text(max_size=200), st.integers(1, 4))
+def test_a_remembered_answer_is_read_as_ever(answer: str, max_actions: int) -> None:
+    for names in (NAMES, list(NAMES), ("Up", "ＬＥＦＴ", "Jump")):
+        read = protocol._read_list(answer, tuple(names), max_actions)
+        assert [protocol.parse_action_list(answer, names, max_actions=max_actions) for _ in range(2)] == [read] * 2
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,9 +1,13 @@
 """Seeds: which level a seed picks, and the seeds of later episodes."""
 
+import pickle
+from typing import Any
+
 import numpy as np
 import pytest
 
 from ragen_envs import seeding
+from ragen_envs.seeding import LEVEL, LUCK, LuckAhead, next_seed, seed_words, stream
 
 
 def test_known_values() -> None:
@@ -28,3 +32,29 @@ def test_streams_do_not_touch_each_other() -> None:
     assert level.random() != luck.random()
     with pytest.raises(ValueError, match="non-negative"):
         seeding.stream(-1, seeding.LEVEL)
+
+
+def test_words_of_many_seeds_are_those_of_numpy() -> None:
+    seeds = np.append(np.random.default_rng(2).integers(2**32, size=200), [0, 1, 2**31 - 1, 2**32 - 1]).astype(
+        np.uint32
+    )
+    for which in (LEVEL, LUCK, 9):
+        wanted = [np.random.SeedSequence(int(s), spawn_key=(which,)).generate_state(4, np.uint64) for s in seeds]
+        assert np.array_equal(seed_words(seeds, which), wanted)
+
+
+@pytest.mark.parametrize("source", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
+def test_luck_ahead_is_the_luck_of_the_seed(source: Any) -> None:
+    """Over several batches, with other draws in between, and for seeds that were not foreseen; nothing is used up."""
+    np_random, ahead = np.random.Generator(source(5)), LuckAhead()
+    for i in range(3 * LuckAhead.BATCH):
+        seed = 10**9 + i if i % 50 == 49 else next_seed(np_random)
+        before = pickle.dumps(np_random)
+        luck, wanted = ahead.stream(seed, np_random), stream(seed, LUCK)
+        assert pickle.dumps(np_random) == before
+        assert luck.bit_generator.state == wanted.bit_generator.state
+        assert pickle.loads(pickle.dumps(luck)).random() == luck.random() == wanted.random()
+        if i % 40 == 0:
+            np_random.random()
+            for _ in range(2):
+                assert [g.random() for g in luck.spawn(2)] == [g.random() for g in wanted.spawn(2)]

@@ -47,8 +47,9 @@ RUNNING = 3
 """Status of a search that may be continued."""
 FAR = 1 << 30
 """Distance of what cannot be reached. More than any finite sum of distances."""
-REST = 4
-"""The side of a cell that lies behind none of its branches."""
+LARGEST_KEY = SOLID = 1 << 62
+ENTER, LEAVE, SPOT, REST, TIME = 0, 4, 8, 12, 13
+"""Columns of :attr:`Board.sides`."""
 
 # --- the board ------------------------------------------------------------------------------------------------------
 
@@ -62,14 +63,11 @@ class Board(NamedTuple):
     """``int32 [n + 1, 4]``: neighbours up, down, left, right."""
     goal: np.ndarray
     """``uint8 [n + 1]``: the cell is a target."""
-    enter: np.ndarray
-    """``int32 [n]``: when a depth-first walk enters the cell ..."""
-    leave: np.ndarray
-    """... and leaves it for good. The cells below ``c`` in the tree entered in ``enter[c]`` to ``leave[c] - 1``."""
-    branch: np.ndarray
-    """``uint8 [n, 4]``: the neighbour is a child in the tree that is cut off if a box stands on the cell."""
-    spot: np.ndarray
-    """``int32 [n, 5]``: number of the spot (cell, side), side = direction of a branch or ``REST``; -1 = none."""
+    sides: np.ndarray
+    """``int32 [n, 14]``: what :func:`spot_of` reads. A depth-first walk enters every cell at a time of its own. Columns
+    0-3: when it entered the first cell of the part that a box here cuts off in each direction; 4-7: when it had left
+    that part (0 and 0: nothing is cut off there); 8-11: the spots of a box here with the player in these parts; 12: the
+    spot for the player anywhere else; 13: when the walk entered this cell."""
     place: np.ndarray
     """``int32 [spots]``: the cell of a spot."""
     images: np.ndarray
@@ -108,13 +106,12 @@ def prepare(walls, targets, deltas, player, mirrored):  # type: ignore[no-untype
                 near[c, d] = number[cells[c] + deltas[d]]
 
     # Depth-first walk: the neighbour x below c is cut off by a box on c if nothing below x has an edge to above c.
-    enter = np.full(n, -1, np.int32)
-    leave = np.empty(n, np.int32)
+    sides = np.zeros((n, 14), np.int32)
+    time = np.full(n, -1, np.int32)
     highest = np.empty(n, np.int32)
     turn = np.zeros(n, np.int32)
-    branch = np.zeros((n, 4), np.uint8)
     path = np.empty(n, np.int32)
-    path[0] = enter[0] = highest[0] = 0
+    path[0] = time[0] = highest[0] = 0
     depth, clock = 1, 1
     while depth > 0:
         c = path[depth - 1]
@@ -123,29 +120,28 @@ def prepare(walls, targets, deltas, player, mirrored):  # type: ignore[no-untype
             turn[c] += 1
             if x == n:
                 continue
-            if enter[x] < 0:
+            if time[x] < 0:
                 path[depth] = x
-                enter[x] = highest[x] = clock
+                time[x] = highest[x] = clock
                 depth += 1
                 clock += 1
-            elif enter[x] < highest[c]:
-                highest[c] = enter[x]
+            elif time[x] < highest[c]:
+                highest[c] = time[x]
         else:
-            leave[c] = clock
             depth -= 1
             if depth > 0:
                 above = path[depth - 1]
                 highest[above] = min(highest[above], highest[c])
-                branch[above, turn[above] - 1] = highest[c] >= enter[above]
-    if branch[0].sum() == 1:
-        branch[0, :] = 0  # the walk began here: its only branch is all the rest
-    spot = np.full((n, 5), -1, np.int32)
+                if highest[c] >= time[above]:
+                    sides[above, ENTER + turn[above] - 1] = time[c]
+                    sides[above, LEAVE + turn[above] - 1] = clock
     place = np.empty(5 * n, np.int32)
     spots = 0
     for c in range(n):
+        sides[c, TIME] = time[c]
         for side in range(5):
-            if side == REST or branch[c, side]:
-                spot[c, side] = spots
+            if side == 4 or sides[c, LEAVE + side] > 0:
+                sides[c, SPOT + side] = spots
                 place[spots] = c
                 spots += 1
 
@@ -179,18 +175,17 @@ def prepare(walls, targets, deltas, player, mirrored):  # type: ignore[no-untype
                 images[m, c] = x
             if same:
                 m += 1
-    return Board(cells, near, goal, enter, leave, branch, spot, place[:spots].copy(), images[:m].copy())
+    return Board(cells, near, goal, sides, place[:spots].copy(), images[:m].copy())
 
 
 @njit
-def spot_of(board, box, player):  # type: ignore[no-untyped-def]
+def spot_of(sides, box, player):  # type: ignore[no-untyped-def]
     """The spot of a box with the player somewhere else, other boxes apart."""
+    time = sides[player, TIME]
     for d in range(4):
-        if board.branch[box, d]:
-            child = board.near[box, d]
-            if board.enter[child] <= board.enter[player] < board.leave[child]:
-                return board.spot[box, d]
-    return board.spot[box, REST]
+        if sides[box, ENTER + d] <= time < sides[box, LEAVE + d]:
+            return sides[box, SPOT + d]
+    return sides[box, REST]
 
 
 @njit
@@ -199,20 +194,21 @@ def distances(board, ends, player, backwards):  # type: ignore[no-untyped-def]
 
     With ``backwards``: from each end, the player standing at ``player``, to a spot.
     """
-    near, n_spots = board.near, board.place.shape[0]
+    near, sides, n_spots = board.near, board.sides, board.place.shape[0]
     n = near.shape[0] - 1
     table = np.full((n_spots, ends.shape[0]), FAR, np.int32)
     queue = np.empty(n_spots, np.int32)
     for j in range(ends.shape[0]):
         tail = 0
         if backwards:
-            queue[0] = spot_of(board, ends[j], player)
+            queue[0] = spot_of(sides, ends[j], player)
             tail = 1
         else:
-            for side in range(5):
-                if board.spot[ends[j], side] >= 0:
-                    queue[tail] = board.spot[ends[j], side]
-                    tail += 1
+            for spot in range(sides[ends[j], REST], -1, -1):  # the spots of a cell have successive numbers
+                if board.place[spot] != ends[j]:
+                    break
+                queue[tail] = spot
+                tail += 1
         for i in range(tail):
             table[queue[i], j] = 0
         head = 0
@@ -228,7 +224,7 @@ def distances(board, ends, player, backwards):  # type: ignore[no-untyped-def]
                 behind, ahead = near[origin, d ^ 1], near[origin, d]
                 if behind == n or ahead == n:
                     continue
-                before, after = spot_of(board, origin, behind), spot_of(board, ahead, origin)
+                before, after = spot_of(sides, origin, behind), spot_of(sides, ahead, origin)
                 known, new = (before, after) if backwards else (after, before)
                 if known == here and table[new, j] == FAR:
                     table[new, j] = table[here, j] + 1
@@ -240,98 +236,84 @@ def distances(board, ends, player, backwards):  # type: ignore[no-untyped-def]
 # --- the lower bound ------------------------------------------------------------------------------------------------
 
 
-class Matching(NamedTuple):
-    """A cheapest perfect matching of boxes and ends with its dual prices, and scratch space. All ``int64 [boxes]``."""
-
-    spots: np.ndarray
-    """Spot of each box."""
-    box_price: np.ndarray
-    end_price: np.ndarray
-    """Never more in sum than the distance, and exactly the distance for matched pairs."""
-    box_of: np.ndarray
-    """The box matched with an end, or -1."""
-    best: np.ndarray
-    previous: np.ndarray
-    done: np.ndarray
+# A matching of boxes and ends with its dual prices, and scratch space, is an ``int64 [7, boxes]`` array. Prices never
+# exceed the distance in sum, and for matched pairs they are exactly the distance.
+BOX_SPOT, BOX_PRICE, END_PRICE, BOX_OF, BEST, PREVIOUS, DONE = range(7)
 
 
 @njit
-def _new_matching(n_boxes):  # type: ignore[no-untyped-def]
-    a = np.zeros((7, n_boxes), np.int64)
-    return Matching(a[0], a[1], a[2], a[3], a[4], a[5], a[6])
-
-
-@njit
-def _cheapest_path(table, matching, spot):  # type: ignore[no-untyped-def]
+def _cheapest_path(table, m, spot):  # type: ignore[no-untyped-def]
     """Dijkstra over ends, from a box on ``spot`` to the nearest unmatched end: that end, and the reduced distance."""
-    box_of, best, done = matching.box_of, matching.best, matching.done
-    n_ends = box_of.shape[0]
+    n_ends = m.shape[1]
     for j in range(n_ends):
-        best[j] = table[spot, j] - matching.end_price[j]
-        matching.previous[j] = -1
-        done[j] = 0
+        m[BEST, j] = table[spot, j] - m[END_PRICE, j]
+        m[PREVIOUS, j] = -1
+        m[DONE, j] = 0
     while True:
         end = -1
         for j in range(n_ends):
-            if not done[j] and (end < 0 or best[j] < best[end]):
+            if not m[DONE, j] and (end < 0 or m[BEST, j] < m[BEST, end]):
                 end = j
-        box = box_of[end]
+        box = m[BOX_OF, end]
         if box < 0:
-            return end, best[end]
-        done[end] = 1
-        base, row = best[end] - matching.box_price[box], matching.spots[box]
+            return end, m[BEST, end]
+        m[DONE, end] = 1
+        base, row = m[BEST, end] - m[BOX_PRICE, box], m[BOX_SPOT, box]
         for j in range(n_ends):
-            if not done[j]:
-                through = base + table[row, j] - matching.end_price[j]
-                if through < best[j]:
-                    best[j] = through
-                    matching.previous[j] = end
+            if not m[DONE, j]:
+                through = base + table[row, j] - m[END_PRICE, j]
+                if through < m[BEST, j]:
+                    m[BEST, j] = through
+                    m[PREVIOUS, j] = end
 
 
 @njit
-def match(table, matching):  # type: ignore[no-untyped-def]
-    """Match all boxes on ``matching.spots``; their total distance, or ``FAR`` if no finite perfect matching exists."""
-    box_of, previous = matching.box_of, matching.previous
-    n_boxes = box_of.shape[0]
-    matching.end_price[:] = 0
-    box_of[:] = -1
+def match(table, m):  # type: ignore[no-untyped-def]
+    """Match all boxes on ``m[BOX_SPOT]``; their total distance, or ``FAR`` if there is no finite perfect matching."""
+    n_boxes = m.shape[1]
+    for j in range(n_boxes):
+        m[END_PRICE, j] = 0
+        m[BOX_OF, j] = -1
     total = 0
     for i in range(n_boxes):
-        end, length = _cheapest_path(table, matching, matching.spots[i])
+        end, length = _cheapest_path(table, m, m[BOX_SPOT, i])
         total += length
         if total >= FAR:
             return FAR
         for j in range(n_boxes):
-            if matching.done[j]:
-                matching.end_price[j] += matching.best[j] - length
-                matching.box_price[box_of[j]] += length - matching.best[j]
-        matching.box_price[i] = length
-        while previous[end] >= 0:
-            box_of[end] = box_of[previous[end]]
-            end = previous[end]
-        box_of[end] = i
+            if m[DONE, j]:
+                m[END_PRICE, j] += m[BEST, j] - length
+                m[BOX_PRICE, m[BOX_OF, j]] += length - m[BEST, j]
+        m[BOX_PRICE, i] = length
+        while m[PREVIOUS, end] >= 0:
+            m[BOX_OF, end] = m[BOX_OF, m[PREVIOUS, end]]
+            end = m[PREVIOUS, end]
+        m[BOX_OF, end] = i
     return total
 
 
 @njit
-def rematch(table, matching, total, box, end, spot):  # type: ignore[no-untyped-def]
-    """The total if ``box``, matched with ``end``, stood on ``spot``. The matching stays as it is."""
-    shorter = table[matching.spots[box], end] - 1
-    if table[spot, end] == shorter:
+def rematch(table, m, total, end, spot):  # type: ignore[no-untyped-def]
+    """The total if the box that is matched with ``end`` stood on ``spot``. The matching stays as it is."""
+    box = m[BOX_OF, end]
+    if table[spot, end] == table[m[BOX_SPOT, box], end] - 1:
         return total - 1  # one push never gains more
-    matching.box_of[end] = -1
-    length = _cheapest_path(table, matching, spot)[1]
-    matching.box_of[end] = box
-    return min(total - matching.box_price[box] + length, FAR)
+    m[BOX_OF, end] = -1
+    length = _cheapest_path(table, m, spot)[1]
+    m[BOX_OF, end] = box
+    return min(total - m[BOX_PRICE, box] + length, FAR)
 
 
 # --- deadlocks and corrals ------------------------------------------------------------------------------------------
 
 
 @njit
-def flood(near, box_at, start, reach, now, queue):  # type: ignore[no-untyped-def]
-    """Stamp ``reach`` with ``now`` where the player can walk from ``start``; their number, listed in ``queue``."""
-    reach[start] = now
+def flood(near, seen, start, now, queue):  # type: ignore[no-untyped-def]
+    """Stamp ``seen`` with ``now`` where the player can walk from ``start``; their number, listed in ``queue``.
+
+    Older stamps are smaller; boxes and walls carry the stamp ``SOLID``.
+    """
+    seen[start] = now
     queue[0] = start
     head, tail = 0, 1
     while head < tail:
@@ -339,8 +321,8 @@ def flood(near, box_at, start, reach, now, queue):  # type: ignore[no-untyped-de
         head += 1
         for d in range(4):
             x = near[c, d]
-            if box_at[x] == 0 and reach[x] != now:
-                reach[x] = now
+            if seen[x] < now:
+                seen[x] = now
                 queue[tail] = x
                 tail += 1
     return tail
@@ -356,66 +338,91 @@ def _blocked(near, box_at, dead, loose, cell, axis):  # type: ignore[no-untyped-
 
 
 @njit
-def frozen(near, goal, box_at, dead, loose, cell, cluster):  # type: ignore[no-untyped-def]
-    """The box on ``cell`` can never move again, and it or a box that it needs for that is off target.
+def frozen(near, goal, box_at, dead, loose, cell, boxes):  # type: ignore[no-untyped-def]
+    """Whether the box on ``cell`` can never move again: 0 no, 1 yes, 2 a box off target cannot either: a deadlock.
 
-    Starts from the whole cluster of touching boxes and takes out boxes that could move if the others were solid,
-    until none can. ``loose`` (all zero between calls) marks the boxes taken out.
+    Takes out of all boxes, again and again, those that could move if the others were solid. ``loose`` marks the boxes
+    taken out; where the answer is 1, the boxes that it does not mark are frozen.
     """
+    for box in boxes:
+        loose[box] = 0
     if not (_blocked(near, box_at, dead, loose, cell, 0) and _blocked(near, box_at, dead, loose, cell, 2)):
-        return False
-    cluster[0] = cell
-    loose[cell] = 1
-    head, n = 0, 1
-    while head < n:
-        for d in range(4):
-            x = near[cluster[head], d]
-            if box_at[x] > 0 and not loose[x]:
-                loose[x] = 1
-                cluster[n] = x
-                n += 1
-        head += 1
-    for i in range(n):
-        loose[cluster[i]] = 0
+        return 0
     changed = True
-    while changed and not loose[cell]:
+    while changed:
         changed = False
-        for i in range(n):
-            c = cluster[i]
-            if not loose[c] and not (
-                _blocked(near, box_at, dead, loose, c, 0) and _blocked(near, box_at, dead, loose, c, 2)
+        for box in boxes:
+            if not loose[box] and not (
+                _blocked(near, box_at, dead, loose, box, 0) and _blocked(near, box_at, dead, loose, box, 2)
             ):
-                loose[c] = 1
+                loose[box] = 1
                 changed = True
-    stuck = False
-    if not loose[cell]:
-        for i in range(n):
-            stuck |= not loose[cluster[i]] and not goal[cluster[i]]
-    for i in range(n):
-        loose[cluster[i]] = 0
-    return stuck
+        if loose[cell]:
+            return 0
+    for box in boxes:
+        if not loose[box] and not goal[box]:
+            return 2
+    return 1
 
 
 @njit
-def corral_pushes(board, alive, box_at, reach, now, marks, stamp, work, moves, scratch):  # type: ignore[no-untyped-def]
+def shut_out(near, ends, box_at, loose, boxes, rows, matching, queue):  # type: ignore[no-untyped-def]
+    """With frozen boxes for walls (see :func:`frozen`), the others have no perfect matching with targets in reach."""
+    n_boxes = boxes.shape[0]
+    n = near.shape[0] - 1
+    for k in range(n_boxes):
+        matching[BOX_SPOT, k] = k
+        for j in range(n_boxes):
+            rows[k, j] = FAR
+    for j in range(n_boxes):
+        end = ends[j]
+        box = box_at[end] - 1
+        if box >= 0 and not loose[end]:
+            rows[box, j] = 0
+            continue
+        # Breadth-first from the target backwards; ``loose`` of free cells marks what was found.
+        tail, head = 1, 0
+        queue[0] = end
+        loose[end] |= 2
+        while head < tail:
+            c = queue[head]
+            head += 1
+            if box_at[c] > 0:
+                rows[box_at[c] - 1, j] = 0
+            for d in range(4):
+                x = near[c, d]
+                beyond = near[x, d]
+                if beyond == n or loose[x] & 2:
+                    continue
+                if (box_at[x] > 0 and not loose[x]) or (box_at[beyond] > 0 and not loose[beyond] & 1):
+                    continue
+                loose[x] |= 2
+                queue[tail] = x
+                tail += 1
+        for i in range(tail):
+            loose[queue[i]] &= 1
+    return match(rows, matching) >= FAR
+
+
+@njit
+def corral_pushes(near, goal, sides, alive, box_at, seen, now, inside, work, moves, scratch):  # type: ignore[no-untyped-def]
     """The pushes into the PI-corral with the fewest of them, as rows (box cell, direction) of ``moves``.
 
-    ``reach`` is stamped with ``now`` where the player can walk. Rows of ``marks``: cells and boxes of the corral under
-    construction, and empty cells from which one was begun; stamps up to ``stamp`` are old.
+    ``seen`` is stamped with ``now`` where the player can walk; the other parts of the floor get up to ``n`` stamps above
+    that. ``inside`` gets the same stamps on all cells and boxes of a corral.
 
     Returns:
-        Their number (0 = deadlock), or -1 if there is no PI-corral; and the last stamp used.
+        Their number (0 = deadlock), or -1 if there is no PI-corral.
     """
-    near, goal, inside, begun = board.near, board.goal, marks[0], marks[1]
     n = near.shape[0] - 1
-    fewest, old = -1, stamp
+    fewest, stamp = -1, now
     for seed in range(n):
-        if box_at[seed] != 0 or reach[seed] == now or begun[seed] > old:
+        if seen[seed] >= now:
             continue
         # Cells and boxes are added to one list until every push of a listed box is settled: it goes inside and is
         # possible now, or it is impossible before another listed box has moved.
         stamp += 1
-        tail = flood(near, box_at, seed, begun, stamp, work)
+        tail = flood(near, seen, seed, stamp, work)
         for i in range(tail):
             inside[work[i]] = stamp
         head, found = 0, 0
@@ -435,14 +442,14 @@ def corral_pushes(board, alive, box_at, reach, now, marks, stamp, work, moves, s
             unsolved |= goal[c] == 0
             for d in range(4):
                 behind, ahead = near[c, d ^ 1], near[c, d]
-                if behind == n or ahead == n or not alive[spot_of(board, ahead, c)]:
+                if behind == n or ahead == n or not alive[spot_of(sides, ahead, c)]:
                     continue
                 if inside[behind] == stamp or (box_at[ahead] > 0 and inside[ahead] == stamp):
                     continue
                 add = behind
-                if reach[behind] == now:
+                if seen[behind] == now:
                     add = ahead
-                    if reach[ahead] == now:  # it may go outside
+                    if seen[ahead] == now:  # it may go outside
                         closed = False
                         break
                     if box_at[ahead] == 0:
@@ -455,10 +462,11 @@ def corral_pushes(board, alive, box_at, reach, now, marks, stamp, work, moves, s
                     tail += 1
         if closed and unsolved and (fewest < 0 or found < fewest):
             fewest = found
-            moves[:found] = scratch[:found]
+            for i in range(found):
+                moves[i, 0], moves[i, 1] = scratch[i, 0], scratch[i, 1]
             if found == 0:
                 break
-    return fewest, stamp
+    return fewest
 
 
 # --- the search -----------------------------------------------------------------------------------------------------
@@ -526,24 +534,31 @@ def _slot(rows, slots, row, key):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _key(keys, row):  # type: ignore[no-untyped-def]
-    key = keys[0, row[0]]
-    for k in range(1, row.shape[0]):
-        key ^= keys[1, row[k]]
+def _key(keys, rows, i):  # type: ignore[no-untyped-def]
+    key = keys[0, rows[i, 0]]
+    for k in range(1, rows.shape[1]):
+        key ^= keys[1, rows[i, k]]
     return key
 
 
 @njit
 def _longer(array, size):  # type: ignore[no-untyped-def]
     new = np.empty((size, array.shape[1]), array.dtype)
-    new[: array.shape[0]] = array
+    for i in range(array.shape[0]):
+        for k in range(array.shape[1]):
+            new[i, k] = array[i, k]
     return new
 
 
 @njit
-def _with_room(frontier, keys, more):  # type: ignore[no-untyped-def]
-    """The frontier with room for ``more`` states and entries; the hash table at most half full."""
-    rows, nodes, slots, heads, entries, numbers = frontier
+def _has_room(rows, slots, entries, numbers, more):  # type: ignore[no-untyped-def]
+    count = numbers[COUNT] + more
+    return count <= rows.shape[0] and 2 * count <= slots.shape[0] and numbers[ENTRIES] + more <= entries.shape[0]
+
+
+@njit
+def _with_room(rows, nodes, slots, entries, numbers, keys, more):  # type: ignore[no-untyped-def]
+    """The arrays with room for ``more`` states and entries; the hash table at most half full."""
     need = numbers[COUNT] + more
     if need > rows.shape[0]:
         size = max(need, 2 * rows.shape[0])
@@ -554,24 +569,19 @@ def _with_room(frontier, keys, more):  # type: ignore[no-untyped-def]
             size *= 2
         slots = np.zeros(size, np.int64)
         for i in range(numbers[COUNT]):
-            key = _key(keys, rows[i])
+            key = _key(keys, rows, i)
             slot = key & (size - 1)
             while slots[slot] != 0:
                 slot = (slot + 1) & (size - 1)
             slots[slot] = (key >> 31 << 31) | (i + 1)
     if numbers[ENTRIES] + more > entries.shape[0]:
         entries = _longer(entries, max(numbers[ENTRIES] + more, 2 * entries.shape[0]))
-    return Frontier(rows, nodes, slots, heads, entries, numbers)
+    return rows, nodes, slots, entries
 
 
 @njit
-def _with_entry(frontier, state, priority):  # type: ignore[no-untyped-def]
-    """The frontier with ``state`` in its open list."""
-    rows, nodes, slots, heads, entries, numbers = frontier
-    if priority >= heads.shape[0]:
-        longer = np.full(2 * priority + 64, -1, np.int32)
-        longer[: heads.shape[0]] = heads
-        heads = longer
+def _open(heads, entries, numbers, state, priority):  # type: ignore[no-untyped-def]
+    """Put ``state`` into the open list."""
     entry = numbers[SPARE]
     if entry >= 0:
         numbers[SPARE] = entries[entry, 1]
@@ -583,7 +593,6 @@ def _with_entry(frontier, state, priority):  # type: ignore[no-untyped-def]
     heads[priority] = entry
     numbers[PRIORITY] = min(numbers[PRIORITY], priority)
     numbers[TOP] = max(numbers[TOP], priority)
-    return Frontier(rows, nodes, slots, heads, entries, numbers)
 
 
 @njit
@@ -591,52 +600,51 @@ def begin(problem, boxes, player):  # type: ignore[no-untyped-def]
     """The frontier that holds the state of ``boxes`` with the player at ``player``, or, if -1, anywhere he can be."""
     near, keys = problem.board.near, problem.keys
     n, n_boxes = near.shape[0] - 1, boxes.shape[0]
-    rows = np.empty((256, n_boxes + 1), np.uint16)
-    nodes = np.empty((256, 4), np.int32)
-    slots = np.zeros(512, np.int64)
+    capacity = 256
+    while capacity < n:
+        capacity *= 2
+    rows = np.empty((capacity, n_boxes + 1), np.uint16)
+    nodes = np.empty((capacity, 4), np.int32)
+    slots = np.zeros(2 * capacity, np.int64)
     heads = np.full(256, -1, np.int32)
-    entries = np.empty((256, 2), np.int32)
+    entries = np.empty((capacity, 2), np.int32)
     numbers = np.zeros(9, np.int64)
     numbers[SPARE] = numbers[FOUND] = -1
     numbers[PRIORITY] = UNBOUNDED
     numbers[STATUS] = RUNNING
-    frontier = Frontier(rows, nodes, slots, heads, entries, numbers)
-    box_at = np.zeros(n + 1, np.int32)
-    box_at[n] = -1
+    seen = np.zeros(n + 1, np.int64)
+    seen[n] = SOLID
     for k in range(n_boxes):
-        box_at[boxes[k]] = k + 1
-    reach = np.zeros(n + 1, np.int64)
+        seen[boxes[k]] = SOLID
     queue = np.empty(n, np.int32)
     for cell in range(n):
-        if box_at[cell] == 0 and reach[cell] == 0:
-            flood(near, box_at, cell, reach, cell + 1, queue)
-            if player < 0 or reach[player] == cell + 1:
-                frontier = _with_room(frontier, keys, 1)
+        if seen[cell] == 0:
+            flood(near, seen, cell, cell + 1, queue)
+            if player < 0 or seen[player] == cell + 1:
                 i = numbers[COUNT]
-                row = frontier.rows[i]
-                row[0] = cell
-                row[1:] = boxes
-                frontier.nodes[i, 0], frontier.nodes[i, 1], frontier.nodes[i, 2], frontier.nodes[i, 3] = 0, -1, 0, 0
-                key = _key(keys, row)
-                frontier.slots[_slot(frontier.rows, frontier.slots, row, key)] = (key >> 31 << 31) | (i + 1)
                 numbers[COUNT] += 1
-                # The bound is computed when the state is taken out; among roots the order is not important, so that
-                # the lowest priority serves.
-                frontier = _with_entry(frontier, i, 0)
-    return frontier
+                rows[i, 0] = cell
+                for k in range(n_boxes):
+                    rows[i, k + 1] = boxes[k]
+                nodes[i, 0], nodes[i, 1], nodes[i, 2], nodes[i, 3] = 0, -1, 0, 0
+                key = _key(keys, rows, i)
+                slots[_slot(rows, slots, rows[i], key)] = (key >> 31 << 31) | (i + 1)
+                # The order of roots is not important, and the first state taken out needs no priority: 0 serves.
+                _open(heads, entries, numbers, i, 0)
+    return Frontier(rows, nodes, slots, heads, entries, numbers)
 
 
 @njit
-def _region_kept(near, box_at, reach, now, origin, to, d):  # type: ignore[no-untyped-def]
+def _region_kept(near, box_at, seen, now, origin, to, d):  # type: ignore[no-untyped-def]
     """After the push from ``origin`` to ``to`` the player surely reaches what he did, less ``to``, and ``origin``.
 
     True if nothing beyond ``origin`` opens up and the free neighbours of ``to`` are joined around it. Saves a flood.
     """
     for e in range(4):
         x = near[origin, e]
-        if box_at[x] == 0 and reach[x] != now:
+        if box_at[x] == 0 and seen[x] != now:
             return False
-    if reach[to] != now:
+    if seen[to] != now:
         return True
     ahead = near[to, d]
     joined = box_at[ahead] != 0
@@ -660,51 +668,63 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
         The frontier; its ``STATUS`` says whether the search is over.
     """
     board, table, alive, dead, keys, backwards, finish = problem
-    near, goal, images = board.near, board.goal, board.images
-    numbers = frontier.numbers
+    near, goal, sides, images = board.near, board.goal, board.sides, board.images
+    rows, nodes, slots, heads, entries, numbers = frontier
     n, n_images, n_boxes = near.shape[0] - 1, images.shape[0], finish.shape[0] - 1
     box_at = np.zeros(n + 1, np.int32)  # index of the box + 1; a wall is -1
     box_at[n] = -1
-    reach = np.zeros(n + 1, np.int64)
-    reach_after = np.zeros(n + 1, np.int64)
-    marks = np.zeros((2, n + 1), np.int64)
+    seen = np.zeros(n + 1, np.int64)
+    seen_after = np.zeros(n + 1, np.int64)
+    seen[n] = seen_after[n] = SOLID
+    inside = np.zeros(n + 1, np.int64)
+    ends = np.empty(n_boxes, np.int32)
+    j = 0
+    for c in range(n):
+        if goal[c] and not backwards:
+            ends[j] = c
+            j += 1
     queue = np.empty(n, np.int32)
     work = np.empty(n, np.int32)
     loose = np.zeros(n + 1, np.uint8)
     moves = np.empty((4 * n_boxes, 2), np.int32)
     scratch = np.empty((4 * n_boxes, 2), np.int32)
-    matching = _new_matching(n_boxes)
+    matching = np.empty((7, n_boxes), np.int64)
+    rough = np.empty((7, n_boxes), np.int64)
+    rough_rows = np.empty((n_boxes, n_boxes), np.int32)
     end_of = np.empty(n_boxes, np.int64)
+    boxes = np.empty(n_boxes, np.int64)
     player_low = np.empty(n_images, np.int64)
     boxes_key = np.empty(n_images, np.int64)
     row = np.empty(n_boxes + 1, np.uint16)
-    now = stamp = 0
+    now = now_after = 0
     while expansions > 0 and numbers[STATUS] == RUNNING:
         priority = numbers[PRIORITY]
-        while priority <= numbers[TOP] and frontier.heads[priority] < 0:
+        while priority <= numbers[TOP] and heads[priority] < 0:
             priority += 1
         numbers[PRIORITY] = priority
         if priority > numbers[TOP]:
             numbers[STATUS] = LIMIT if numbers[CUT] else UNSOLVABLE
             break
-        entry = frontier.heads[priority]
-        state = frontier.entries[entry, 0]
-        frontier.heads[priority] = frontier.entries[entry, 1]
-        frontier.entries[entry, 1] = numbers[SPARE]
+        entry = heads[priority]
+        state = entries[entry, 0]
+        heads[priority] = entries[entry, 1]
+        entries[entry, 1] = numbers[SPARE]
         numbers[SPARE] = entry
-        if frontier.nodes[state, 3]:
+        if nodes[state, 3]:
             continue
-        frontier.nodes[state, 3] = 1
-        frontier = _with_room(frontier, keys, 4 * n_boxes)
-        rows, nodes, slots = frontier.rows, frontier.nodes, frontier.slots
+        nodes[state, 3] = 1
+        if not _has_room(rows, slots, entries, numbers, 4 * n_boxes):
+            rows, nodes, slots, entries = _with_room(rows, nodes, slots, entries, numbers, keys, 4 * n_boxes)
 
-        # The state: who stands where, where the player can walk, the bound.
-        now += 1
+        # The state: who stands where, and the bound.
+        now += n + 1
         player = int(rows[state, 0])
         for k in range(n_boxes):
             c = int(rows[state, k + 1])
+            boxes[k] = c
             box_at[c] = k + 1
-            matching.spots[k] = spot_of(board, c, player)
+            seen[c] = seen_after[c] = SOLID
+            matching[BOX_SPOT, k] = spot_of(sides, c, player)
         total = match(table, matching)
         if total == 0:
             arrived = True
@@ -717,102 +737,125 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
                 break
         expansions -= 1
         numbers[EXPANDED] += 1
+
+        n_moves = 0
         if total < FAR:
             for j in range(n_boxes):
-                end_of[matching.box_of[j]] = j
-            walked = flood(near, box_at, player, reach, now, queue)
+                end_of[matching[BOX_OF, j]] = j
+            walked = flood(near, seen, player, now, queue)
             for s in range(n_images):
-                player_low[s] = n
+                player_low[s] = player if s == 0 else n
+                boxes_key[s] = 0
+                for k in range(n_boxes):
+                    boxes_key[s] ^= keys[1, images[s, boxes[k]]]
+            for s in range(1, n_images):
                 for i in range(walked):
                     player_low[s] = min(player_low[s], images[s, queue[i]])
-                boxes_key[s] = 0
-                for k in range(1, n_boxes + 1):
-                    boxes_key[s] ^= keys[1, images[s, rows[state, k]]]
-
             n_moves = -1
             if not backwards and walked + n_boxes < n:
-                n_moves, stamp = corral_pushes(
-                    board, alive, box_at, reach, now, marks, stamp, work, moves, scratch
-                )
+                n_moves = corral_pushes(near, goal, sides, alive, box_at, seen, now, inside, work, moves, scratch)
             if n_moves < 0:
                 n_moves = 0
-                for k in range(1, n_boxes + 1):
-                    c = rows[state, k]
+                for k in range(n_boxes):
                     for d in range(4):
-                        behind = near[c, d ^ 1]
-                        if reach[behind] == now and box_at[near[behind, d ^ 1] if backwards else near[c, d]] == 0:
-                            moves[n_moves, 0] = c
+                        behind = near[boxes[k], d ^ 1]
+                        ahead = near[behind, d ^ 1] if backwards else near[boxes[k], d]
+                        if seen[behind] == now and box_at[ahead] == 0:
+                            moves[n_moves, 0] = boxes[k]
                             moves[n_moves, 1] = d
                             n_moves += 1
 
-            for i in range(n_moves):
-                c, d = moves[i, 0], moves[i, 1]
-                if backwards:  # undo a push in direction d
-                    to = near[c, d ^ 1]
-                    player = near[to, d ^ 1]
-                else:
-                    to = near[c, d]
-                    player = c
-                spot = spot_of(board, to, player)
-                if not alive[spot]:
-                    continue
-                box = box_at[c] - 1
-                bound = rematch(table, matching, total, box, end_of[box], spot)
-                if bound >= FAR:
-                    continue
-                cost = nodes[state, 0] + 1
-                if cost + bound > max_cost:
-                    numbers[CUT] = 1
-                    continue
-                box_at[c] = 0
-                box_at[to] = box + 1
-                if backwards or not frozen(near, goal, box_at, dead, loose, to, queue):
-                    # The new state's row, of all mirror images the one with the smallest key.
-                    kept = not backwards and _region_kept(near, box_at, reach, now, c, to, d)
-                    walked = 0
-                    best = 0
-                    key = UNBOUNDED << 22
-                    for s in range(n_images):
-                        low = min(player_low[s], images[s, c])
-                        if not kept or player_low[s] == images[s, to]:
-                            if walked == 0:
-                                now_after = now * 4 * n_boxes + i
-                                walked = flood(near, box_at, player, reach_after, now_after, work)
-                            low = n
-                            for j in range(walked):
-                                low = min(low, images[s, work[j]])
-                        image_key = boxes_key[s] ^ keys[1, images[s, c]] ^ keys[1, images[s, to]] ^ keys[0, low]
-                        if image_key < key:
-                            best, key = s, image_key
-                            row[0] = low
-                    for k in range(1, n_boxes + 1):
-                        x = images[best, to if k == box + 1 else rows[state, k]]
-                        j = k
-                        while j > 1 and row[j - 1] > x:
-                            row[j] = row[j - 1]
-                            j -= 1
-                        row[j] = x
-                    slot = _slot(rows, slots, row, key)
-                    new = (slots[slot] & 0x7FFFFFFF) - 1
-                    if new < 0:
-                        if numbers[COUNT] >= node_limit:
-                            numbers[STATUS] = LIMIT
-                            break
-                        new = numbers[COUNT]
-                        numbers[COUNT] += 1
-                        rows[new] = row
-                        slots[slot] = (key >> 31 << 31) | (new + 1)
-                        better = True
-                    else:
-                        better = cost < nodes[new, 0] and (reopen or not nodes[new, 3])
-                    if better:
-                        nodes[new, 0], nodes[new, 1], nodes[new, 2], nodes[new, 3] = cost, state, (c * 4 + d) * 8 + best, 0
-                        frontier = _with_entry(frontier, new, cost_weight * cost + bound_weight * bound)
-                box_at[c] = box + 1
-                box_at[to] = 0
-        for k in range(1, n_boxes + 1):
-            box_at[rows[state, k]] = 0
-    return frontier
+        cost = nodes[state, 0] + 1
+        for i in range(n_moves):
+            c, d = moves[i, 0], moves[i, 1]
+            if backwards:  # undo a push in direction d
+                to = near[c, d ^ 1]
+                player = near[to, d ^ 1]
+            else:
+                to = near[c, d]
+                player = c
+            spot = spot_of(sides, to, player)
+            if not alive[spot]:
+                continue
+            box = box_at[c] - 1
+            box_at[c] = 0
+            box_at[to] = box + 1
+            boxes[box] = to
+            # The new state's key, of all mirror images the smallest one.
+            kept = not backwards and _region_kept(near, box_at, seen, now, c, to, d)
+            walked = best = 0
+            key = LARGEST_KEY
+            for s in range(n_images):
+                low = min(player_low[s], images[s, c])
+                if not kept or player_low[s] == images[s, to]:
+                    if walked == 0:
+                        now_after += 1
+                        seen_after[c] = 0
+                        seen_after[to] = SOLID
+                        walked = flood(near, seen_after, player, now_after, work)
+                        seen_after[c] = SOLID
+                        seen_after[to] = 0
+                    low = n
+                    for j in range(walked):
+                        low = min(low, images[s, work[j]])
+                image_key = boxes_key[s] ^ keys[1, images[s, c]] ^ keys[1, images[s, to]] ^ keys[0, low]
+                if image_key < key:
+                    best, key = s, image_key
+                    row[0] = low
+            for k in range(n_boxes):
+                x = images[best, boxes[k]]
+                j = k + 1
+                while j > 1 and row[j - 1] > x:
+                    row[j] = row[j - 1]
+                    j -= 1
+                row[j] = x
+            # Most states are known already, so the costly tests come after the look-up.
+            slot = _slot(rows, slots, row, key)
+            new = (slots[slot] & 0x7FFFFFFF) - 1
+            if new >= 0:
+                hopeless = cost >= nodes[new, 0] or (nodes[new, 3] and not reopen)
+            elif backwards:
+                hopeless = False
+            else:
+                stuck = frozen(near, goal, box_at, dead, loose, to, boxes)
+                hopeless = stuck == 2 or (
+                    stuck == 1 and shut_out(near, ends, box_at, loose, boxes, rough_rows, rough, queue)
+                )
+            boxes[box] = c
+            box_at[c] = box + 1
+            box_at[to] = 0
+            if hopeless:
+                continue
+            bound = rematch(table, matching, total, end_of[box], spot)
+            if bound >= FAR:
+                continue
+            if cost + bound > max_cost:
+                numbers[CUT] = 1
+                continue
+            if new < 0:
+                if numbers[COUNT] >= node_limit:
+                    numbers[STATUS] = LIMIT
+                    break
+                new = numbers[COUNT]
+                numbers[COUNT] += 1
+                slots[slot] = (key >> 31 << 31) | (new + 1)
+                for k in range(n_boxes + 1):
+                    rows[new, k] = row[k]
+            nodes[new, 0] = cost
+            nodes[new, 1] = state
+            nodes[new, 2] = (c * 4 + d) * 8 + best
+            nodes[new, 3] = 0
+            priority = cost_weight * cost + bound_weight * bound
+            if priority >= heads.shape[0]:
+                longer = np.full(2 * priority, -1, np.int32)
+                for k in range(heads.shape[0]):
+                    longer[k] = heads[k]
+                heads = longer
+            _open(heads, entries, numbers, new, priority)
+        for k in range(n_boxes):
+            box_at[boxes[k]] = 0
+            seen[boxes[k]] = seen_after[boxes[k]] = 0
+    return Frontier(rows, nodes, slots, heads, entries, numbers)
 
 
 # --- the driver -----------------------------------------------------------------------------------------------------
@@ -887,7 +930,7 @@ def search(
         weights = [(ratio.numerator, ratio.denominator)]
         problems = [forwards]
     else:
-        weights = [(3, 1), (3, 1)]
+        weights = [(3, 2), (3, 1)]
         problems = [forwards, _problem(board, boxes, player, frontiers[0].rows[0].copy(), True)]
         frontiers.append(begin(problems[1], ends, -1))
     cost = UNBOUNDED if max_cost is None else max_cost

@@ -273,32 +273,42 @@ class Position:
         self.box_at = np.zeros(self.n + 1, np.int32)
         self.box_at[self.n] = -1
         self.box_at[self.boxes] = np.arange(1, len(self.boxes) + 1)
-        self.reach = np.zeros(self.n + 1, np.int64)
+        self.seen = np.zeros(self.n + 1, np.int64)
+        self.seen[[*self.boxes, self.n]] = general.SOLID
         self.queue = np.empty(self.n, np.int32)
-        general.flood(self.near, self.box_at, self.player, self.reach, 1, self.queue)
+        general.flood(self.near, self.seen, self.player, 1, self.queue)
 
     def bound(self):
-        matching = general._new_matching(len(self.boxes))
-        matching.spots[:] = [general.spot_of(self.problem.board, box, self.player) for box in self.boxes]
+        matching = np.empty((7, len(self.boxes)), np.int64)
+        matching[general.BOX_SPOT] = [general.spot_of(self.problem.board.sides, box, self.player) for box in self.boxes]
         return general.match(self.problem.table, matching), matching
 
     def frozen(self, box):
+        """What the rules of frozen boxes say: 0 to 2, and 3 if the others are shut out."""
         loose = np.zeros(self.n + 1, np.uint8)
-        stuck = general.frozen(self.near, self.problem.board.goal, self.box_at, self.problem.dead, loose, box, self.queue)
-        assert not loose.any()
+        boxes = np.array(self.boxes)
+        board = self.problem.board
+        stuck = general.frozen(self.near, board.goal, self.box_at, self.problem.dead, loose, box, boxes)
+        if stuck == 1:
+            rows = np.empty((len(boxes), len(boxes)), np.int32)
+            scratch = np.empty((7, len(boxes)), np.int64)
+            ends = np.flatnonzero(board.goal).astype(np.int32)
+            if general.shut_out(self.near, ends, self.box_at, loose, boxes, rows, scratch, self.queue):
+                return 3
         return stuck
 
     def corral(self):
         """Allowed pushes, or None."""
         moves, scratch = np.empty((2, 4 * len(self.boxes), 2), np.int32)
-        found, _ = general.corral_pushes(
-            self.problem.board,
+        found = general.corral_pushes(
+            self.near,
+            self.problem.board.goal,
+            self.problem.board.sides,
             self.problem.alive,
             self.box_at,
-            self.reach,
+            self.seen.copy(),
             1,
-            np.zeros((2, self.n + 1), np.int64),
-            0,
+            np.zeros(self.n + 1, np.int64),
             self.queue,
             moves,
             scratch,
@@ -337,22 +347,23 @@ def test_bound_never_exceeds_the_pushes_to_go_and_drops_by_at_most_one():
                     (moved,) = set(position.boxes) - set(after.boxes)
                     (to,) = set(after.boxes) - set(position.boxes)
                     box = position.boxes.index(moved)
-                    end = matching.box_of.tolist().index(box)
-                    spot = general.spot_of(position.problem.board, to, after.player)
-                    again = general.rematch(position.problem.table, matching, bound, box, end, spot)
+                    end = matching[general.BOX_OF].tolist().index(box)
+                    spot = general.spot_of(position.problem.board.sides, to, after.player)
+                    again = general.rematch(position.problem.table, matching, bound, end, spot)
                     assert again == after.bound()[0]
     assert exact > 1000 and larger > 200
 
 
 def test_no_deadlock_rule_hits_a_state_that_can_be_solved():
-    counts = {"frozen": 0, "corral": 0, "spot": 0, "matching": 0}
+    counts = {"frozen": 0, "shut out": 0, "corral": 0, "spot": 0, "matching": 0}
     for _, brute, state, position in positions():
         if state[1] == brute.targets:
             continue
         problem = position.problem
-        spots = [general.spot_of(problem.board, box, position.player) for box in position.boxes]
+        spots = [general.spot_of(problem.board.sides, box, position.player) for box in position.boxes]
         hits = {
-            "frozen": any(position.frozen(box) for box in position.boxes),
+            "frozen": any(position.frozen(box) == 2 for box in position.boxes),
+            "shut out": any(position.frozen(box) == 3 for box in position.boxes),
             "corral": position.corral() == [],
             "spot": not problem.alive[spots].all(),
             "matching": position.bound()[0] >= general.FAR,
@@ -375,7 +386,7 @@ def test_some_push_into_the_corral_is_among_the_best():
                 box_cell = level.to_cell(int(cells[box]))
                 to = level.to_cell(int(cells[position.near[box, direction]]))
                 best.append(brute.to_go.get((box_cell, state[1] - {box_cell} | {to}), 10**6))
-                assert position.reach[position.near[box, direction ^ 1]] == 1
+                assert position.seen[position.near[box, direction ^ 1]] == 1
             assert min(best) == brute.to_go[state] - 1
             used += 1
     assert used > 100
@@ -391,10 +402,10 @@ def test_region_shortcut_agrees_with_a_flood():
             (moved,) = set(position.boxes) - set(after.boxes)
             (to,) = set(after.boxes) - set(position.boxes)
             d = position.near[moved].tolist().index(to)
-            if general._region_kept(position.near, after.box_at, position.reach, 1, moved, to, d):
+            if general._region_kept(position.near, after.box_at, position.seen, 1, moved, to, d):
                 kept += 1
-                reached = set(np.flatnonzero(position.reach)) - {to} | {moved}
-                assert reached == set(np.flatnonzero(after.reach))
+                reached = set(np.flatnonzero(position.seen == 1)) - {to} | {moved}
+                assert reached == set(np.flatnonzero(after.seen == 1))
     assert kept > 500
 
 
@@ -406,9 +417,9 @@ def test_matching_equals_all_permutations():
         n = int(rng.integers(1, 6))
         table = rng.integers(0, 30, (8, n)).astype(np.int32)
         table[rng.random(table.shape) < 0.2] = general.FAR
-        matching = general._new_matching(n)
-        matching.spots[:] = rng.integers(8, size=n)
-        rows = matching.spots.copy()
+        matching = np.empty((7, n), np.int64)
+        matching[general.BOX_SPOT] = rng.integers(8, size=n)
+        rows = matching[general.BOX_SPOT].copy()
         best = min(sum(int(table[rows[i], p[i]]) for i in range(n)) for p in permutations(range(n)))
         assert general.match(table, matching) == min(best, general.FAR)
 
@@ -422,13 +433,12 @@ def test_spots_are_the_parts_of_the_floor_around_a_box():
         board = problem.board
         n = len(board.near) - 1
         for box in range(n):
-            box_at = np.zeros(n + 1, np.int32)
-            box_at[[box, n]] = 1, -1
             seen = {}
             for player in set(range(n)) - {box}:
-                reach = np.zeros(n + 1, np.int64)
-                general.flood(board.near, box_at, player, reach, 1, np.empty(n, np.int32))
-                seen.setdefault(reach.tobytes(), set()).add(general.spot_of(board, box, player))
+                stamps = np.zeros(n + 1, np.int64)
+                stamps[[box, n]] = general.SOLID
+                general.flood(board.near, stamps, player, 1, np.empty(n, np.int32))
+                seen.setdefault(stamps.tobytes(), set()).add(general.spot_of(board.sides, box, player))
             assert all(len(spots) == 1 for spots in seen.values())
             assert len(set.union(*seen.values())) == len(seen) if seen else True
             assert all((board.place[list(spots)] == box).all() for spots in seen.values())

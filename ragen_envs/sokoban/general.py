@@ -329,61 +329,56 @@ def flood(near, seen, start, now, queue):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _blocked(near, box_at, dead, loose, cell, axis):  # type: ignore[no-untyped-def]
-    """The box cannot move along the axis: something solid beside it, or squares without hope on both sides."""
-    x, y = near[cell, axis], near[cell, axis + 1]
-    return (
-        (box_at[x] != 0 and not loose[x]) or (box_at[y] != 0 and not loose[y]) or (dead[x] and dead[y])
-    )
+def _stuck(near, solid, dead, cell):  # type: ignore[no-untyped-def]
+    """Along both axes, the box has something solid beside it, or squares without hope on both sides."""
+    up, down, left, right = near[cell, 0], near[cell, 1], near[cell, 2], near[cell, 3]
+    vertically = solid[up] | solid[down] | (dead[up] & dead[down])
+    return vertically & (solid[left] | solid[right] | (dead[left] & dead[right])) != 0
 
 
 @njit
-def frozen(near, goal, box_at, dead, loose, cell, boxes):  # type: ignore[no-untyped-def]
+def frozen(near, goal, solid, dead, cell, boxes):  # type: ignore[no-untyped-def]
     """Whether the box on ``cell`` can never move again: 0 no, 1 yes, 2 a box off target cannot either: a deadlock.
 
-    Takes out of all boxes, again and again, those that could move if the others were solid. ``loose`` marks the boxes
-    taken out; where the answer is 1, the boxes that it does not mark are frozen.
+    ``solid`` marks walls and boxes. Boxes that could move if the others were solid lose their mark, until none is left
+    that could: those with a mark at the end are frozen.
     """
-    for box in boxes:
-        loose[box] = 0
-    if not (_blocked(near, box_at, dead, loose, cell, 0) and _blocked(near, box_at, dead, loose, cell, 2)):
+    if not _stuck(near, solid, dead, cell):
         return 0
     changed = True
     while changed:
         changed = False
-        for box in boxes:
-            if not loose[box] and not (
-                _blocked(near, box_at, dead, loose, box, 0) and _blocked(near, box_at, dead, loose, box, 2)
-            ):
-                loose[box] = 1
+        for k in range(boxes.shape[0]):  # by index: an iterator over an array would cost more than the loop's body
+            box = boxes[k]
+            if solid[box] and not _stuck(near, solid, dead, box):
+                solid[box] = 0
                 changed = True
-        if loose[cell]:
+        if not solid[cell]:
             return 0
-    for box in boxes:
-        if not loose[box] and not goal[box]:
+    for k in range(boxes.shape[0]):
+        if solid[boxes[k]] and not goal[boxes[k]]:
             return 2
     return 1
 
 
 @njit
-def shut_out(near, ends, box_at, loose, boxes, rows, matching, queue):  # type: ignore[no-untyped-def]
-    """With frozen boxes for walls (see :func:`frozen`), the others have no perfect matching with targets in reach."""
-    n_boxes = boxes.shape[0]
-    n = near.shape[0] - 1
+def shut_out(near, ends, solid, box_at, n_boxes, rows, matching, queue):  # type: ignore[no-untyped-def]
+    """The boxes that are not ``solid`` (see :func:`frozen`) have no perfect matching with targets in reach.
+
+    ``rows [boxes, boxes]`` and ``matching`` are scratch space.
+    """
     for k in range(n_boxes):
         matching[BOX_SPOT, k] = k
         for j in range(n_boxes):
             rows[k, j] = FAR
     for j in range(n_boxes):
-        end = ends[j]
-        box = box_at[end] - 1
-        if box >= 0 and not loose[end]:
-            rows[box, j] = 0
+        if solid[ends[j]]:
+            rows[box_at[ends[j]] - 1, j] = 0
             continue
-        # Breadth-first from the target backwards; ``loose`` of free cells marks what was found.
-        tail, head = 1, 0
-        queue[0] = end
-        loose[end] |= 2
+        # Breadth-first from the target backwards; 2 marks the cells found.
+        queue[0] = ends[j]
+        solid[ends[j]] = 2
+        head, tail = 0, 1
         while head < tail:
             c = queue[head]
             head += 1
@@ -391,16 +386,12 @@ def shut_out(near, ends, box_at, loose, boxes, rows, matching, queue):  # type: 
                 rows[box_at[c] - 1, j] = 0
             for d in range(4):
                 x = near[c, d]
-                beyond = near[x, d]
-                if beyond == n or loose[x] & 2:
-                    continue
-                if (box_at[x] > 0 and not loose[x]) or (box_at[beyond] > 0 and not loose[beyond] & 1):
-                    continue
-                loose[x] |= 2
-                queue[tail] = x
-                tail += 1
+                if solid[x] == 0 and solid[near[x, d]] != 1:
+                    solid[x] = 2
+                    queue[tail] = x
+                    tail += 1
         for i in range(tail):
-            loose[queue[i]] &= 1
+            solid[queue[i]] = 0
     return match(rows, matching) >= FAR
 
 
@@ -635,25 +626,25 @@ def begin(problem, boxes, player):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _region_kept(near, box_at, seen, now, origin, to, d):  # type: ignore[no-untyped-def]
+def _region_kept(near, solid, seen, now, origin, to, d):  # type: ignore[no-untyped-def]
     """After the push from ``origin`` to ``to`` the player surely reaches what he did, less ``to``, and ``origin``.
 
     True if nothing beyond ``origin`` opens up and the free neighbours of ``to`` are joined around it. Saves a flood.
     """
     for e in range(4):
         x = near[origin, e]
-        if box_at[x] == 0 and seen[x] != now:
+        if not solid[x] and seen[x] != now:
             return False
     if seen[to] != now:
         return True
     ahead = near[to, d]
-    joined = box_at[ahead] != 0
+    joined = solid[ahead] != 0
     for turned in range(2):
         e = turned if d >= 2 else turned + 2
-        if box_at[near[to, e]] == 0:
-            if box_at[near[origin, e]] != 0:
+        if not solid[near[to, e]]:
+            if solid[near[origin, e]]:
                 return False
-            joined |= box_at[near[ahead, e]] == 0
+            joined |= solid[near[ahead, e]] == 0
     return joined
 
 
@@ -685,7 +676,8 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
             j += 1
     queue = np.empty(n, np.int32)
     work = np.empty(n, np.int32)
-    loose = np.zeros(n + 1, np.uint8)
+    solid = np.zeros(n + 1, np.uint8)
+    solid[n] = 1
     moves = np.empty((4 * n_boxes, 2), np.int32)
     scratch = np.empty((4 * n_boxes, 2), np.int32)
     matching = np.empty((7, n_boxes), np.int64)
@@ -723,6 +715,7 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
             c = int(rows[state, k + 1])
             boxes[k] = c
             box_at[c] = k + 1
+            solid[c] = 1
             seen[c] = seen_after[c] = SOLID
             matching[BOX_SPOT, k] = spot_of(sides, c, player)
         total = match(table, matching)
@@ -781,8 +774,10 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
             box_at[c] = 0
             box_at[to] = box + 1
             boxes[box] = to
+            solid[c] = 0
+            solid[to] = 1
             # The new state's key, of all mirror images the smallest one.
-            kept = not backwards and _region_kept(near, box_at, seen, now, c, to, d)
+            kept = not backwards and _region_kept(near, solid, seen, now, c, to, d)
             walked = best = 0
             key = LARGEST_KEY
             for s in range(n_images):
@@ -817,13 +812,17 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
             elif backwards:
                 hopeless = False
             else:
-                stuck = frozen(near, goal, box_at, dead, loose, to, boxes)
+                stuck = frozen(near, goal, solid, dead, boxes[box], boxes)
                 hopeless = stuck == 2 or (
-                    stuck == 1 and shut_out(near, ends, box_at, loose, boxes, rough_rows, rough, queue)
+                    stuck == 1 and shut_out(near, ends, solid, box_at, n_boxes, rough_rows, rough, queue)
                 )
+                for k in range(n_boxes):
+                    solid[boxes[k]] = 1
             boxes[box] = c
             box_at[c] = box + 1
             box_at[to] = 0
+            solid[to] = 0
+            solid[c] = 1
             if hopeless:
                 continue
             bound = rematch(table, matching, total, end_of[box], spot)
@@ -853,7 +852,7 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
                 heads = longer
             _open(heads, entries, numbers, new, priority)
         for k in range(n_boxes):
-            box_at[boxes[k]] = 0
+            box_at[boxes[k]] = solid[boxes[k]] = 0
             seen[boxes[k]] = seen_after[boxes[k]] = 0
     return Frontier(rows, nodes, slots, heads, entries, numbers)
 

@@ -285,15 +285,15 @@ class Position:
 
     def frozen(self, box):
         """What the rules of frozen boxes say: 0 to 2, and 3 if the others are shut out."""
-        loose = np.zeros(self.n + 1, np.uint8)
         boxes = np.array(self.boxes)
         board = self.problem.board
-        stuck = general.frozen(self.near, board.goal, self.box_at, self.problem.dead, loose, box, boxes)
+        solid = (self.box_at != 0).astype(np.uint8)
+        stuck = general.frozen(self.near, board.goal, solid, self.problem.dead, box, boxes)
         if stuck == 1:
-            rows = np.empty((len(boxes), len(boxes)), np.int32)
-            scratch = np.empty((7, len(boxes)), np.int64)
+            n = len(boxes)
             ends = np.flatnonzero(board.goal).astype(np.int32)
-            if general.shut_out(self.near, ends, self.box_at, loose, boxes, rows, scratch, self.queue):
+            rows, scratch = np.empty((n, n), np.int32), np.empty((7, n), np.int64)
+            if general.shut_out(self.near, ends, solid, self.box_at, n, rows, scratch, self.queue):
                 return 3
         return stuck
 
@@ -402,7 +402,7 @@ def test_region_shortcut_agrees_with_a_flood():
             (moved,) = set(position.boxes) - set(after.boxes)
             (to,) = set(after.boxes) - set(position.boxes)
             d = position.near[moved].tolist().index(to)
-            if general._region_kept(position.near, after.box_at, position.seen, 1, moved, to, d):
+            if general._region_kept(position.near, (after.box_at != 0).astype(np.uint8), position.seen, 1, moved, to, d):
                 kept += 1
                 reached = set(np.flatnonzero(position.seen == 1)) - {to} | {moved}
                 assert reached == set(np.flatnonzero(after.seen == 1))

@@ -2,8 +2,8 @@
 
 Boxoban files are read from ``--levels`` (or ``RAGEN_LEVELS``, or ``../shared/levels``) and Microban (D. W. Skinner, 155
 levels) from the folder of Debian's package ``cavepacker-data``; neither is part of this project, and what is missing is
-skipped with a line. Times are CPU milliseconds per level on one core, after compilation, the best of ``--rounds`` rounds
-for the Boxoban files and one round for Microban; only the time limit of Microban is wall time.
+skipped with a line. Times are CPU milliseconds per level on one core, after compilation, the best of ``--rounds``
+rounds for the Boxoban files and one round for Microban; only the time limit of Microban is wall time.
 """
 
 from __future__ import annotations

@@ -6,14 +6,15 @@ Read it from top to bottom:
    last stands for every wall. Boxes elsewhere never move: on a target they are ignored, off a target they are a proof
    that there is no solution.
 2. *Lone boxes.* A box on a cut cell of the floor divides it, and the side on which the player stands decides where he
-   can push it. A *spot* is a cell together with such a side. ``_distances`` holds the fewest pushes of a lone box
+   can push it. A *spot* is a cell together with such a side. :func:`distances` holds the fewest pushes of a lone box
    between every spot and every target (or, for the search backwards, every start).
 3. *Lower bound.* Every box needs a target of its own: the cheapest perfect matching by those distances (Hungarian
    method) never exceeds the pushes to go. Pushing one box leaves the player on the same side of all others, so one
    push lowers the bound by at most one: the bound is consistent, and A* expands no state twice.
 4. *Deadlocks.* Cut off, without ever losing a solution, are spots without a target in reach, states without a perfect
-   matching, boxes frozen off target (the greatest set in which each one blocks the others along both axes), and
-   corrals into which nothing can be pushed.
+   matching, boxes frozen off target (the greatest set in which each one blocks the others along both axes), boxes
+   frozen on targets such that the others, walled off by them, have no perfect matching left, and corrals into which
+   nothing can be pushed.
 5. *PI-corrals* (B. Damgaard; Sokoban wiki, "Solver"). Let ``inside`` be empty cells that the player cannot reach and
    ``fence`` boxes around them, such that the first push of a fence box, whatever happened elsewhere before, must go
    into ``inside`` and is possible now. If something there is still to be done, some fence box must be pushed sooner or
@@ -22,7 +23,8 @@ Read it from top to bottom:
 6. *States* are rows ``[player, box, box, ...]`` in ascending order, the player being the smallest cell that he can
    walk to. A hash table finds them by Zobrist keys and compares whole rows. Boards whose floor and targets are
    symmetric keep one state of each class of mirror images.
-7. *Searches.* Weighted A* with a bucket queue, last in, first out. ``weight`` above 1 (rounded down to sixteenths)
+7. *Searches.* Weighted A* with a bucket queue, last in, first out; for the fewest pushes, states of equal promise go by
+   their bound, so that the last layer is short. ``weight`` above 1 (rounded down to sixteenths)
    bounds the cost by ``weight`` times the optimum without expanding anything twice (Likhachev, Gordon and Thrun 2003,
    ARA*). The objective ``any`` lets a search forwards and one backwards take turns in growing slices.
 
@@ -399,8 +401,8 @@ def shut_out(near, ends, solid, box_at, n_boxes, rows, matching, queue):  # type
 def corral_pushes(near, goal, sides, alive, box_at, seen, now, inside, work, moves, scratch):  # type: ignore[no-untyped-def]
     """The pushes into the PI-corral with the fewest of them, as rows (box cell, direction) of ``moves``.
 
-    ``seen`` is stamped with ``now`` where the player can walk; the other parts of the floor get up to ``n`` stamps above
-    that. ``inside`` gets the same stamps on all cells and boxes of a corral.
+    ``seen`` is stamped with ``now`` where the player can walk; the other parts of the floor get up to ``n`` stamps
+    above that. ``inside`` gets the same stamps on all cells and boxes of a corral.
 
     Returns:
         Their number (0 = deadlock), or -1 if there is no PI-corral.
@@ -880,6 +882,8 @@ def _keys(size: int) -> np.ndarray:
 
 FIRST_SLICE, LONGEST_SLICE = 512, 8192
 """States that a search expands in its first turn, and in its longest."""
+FINEST_TIES = 2000
+"""Bounds up to this are told apart among states of equal priority; the open list has about its square of buckets."""
 
 
 def search(
@@ -901,24 +905,25 @@ def search(
         targets: flags alike.
         deltas: ``int64 [4]``, offsets of the neighbours up, down, left, right.
         row: ``int32 [player, box, box, ...]``.
-        objective: ``pushes``: at most ``weight`` times the fewest pushes; ``any``: any solution (``weight`` is not used).
-        weight: 1 for the fewest pushes.
+        objective: ``pushes``: at most ``weight`` times the fewest pushes; ``any``: any solution.
+        weight: 1 for the fewest pushes; ``any`` does not use it.
         max_cost: give up with ``LIMIT`` when every solution has more pushes.
         node_limit: give up with ``LIMIT`` when this many states are stored, in both directions together.
-        time_limit: give up with ``LIMIT`` after this many seconds; looked at between slices of the search.
+        time_limit: give up with ``LIMIT`` after this many seconds. The clock is looked at between slices of the search
+            and starts after the first one, so that compiling does not count.
 
     Returns:
         ``SOLVED``, ``UNSOLVABLE`` (a proof) or ``LIMIT``; the pushes in order, as (index of the box before the push,
         direction); and the number of states expanded.
     """
-    deadline = None if time_limit is None else time.monotonic() + time_limit
     board = prepare(walls, targets, deltas, int(row[0]), objective == "pushes")
-    number = {int(cell): c for c, cell in enumerate(board.cells)}
-    boxes = np.array(sorted(number[b] for b in row[1:].tolist() if b in number), np.int64)
+    number = {cell: c for c, cell in enumerate(board.cells.tolist())}
+    start, *box_cells = row.tolist()
+    player = number[start]
+    boxes = np.array(sorted(number[b] for b in box_cells if b in number), np.int64)
     ends = np.flatnonzero(board.goal)
-    if len(boxes) != len(ends) or any(b not in number and not targets[b] for b in row[1:].tolist()):
+    if len(boxes) != len(ends) or any(b not in number and not targets[b] for b in box_cells):
         return UNSOLVABLE, [], 0
-    player = number[int(row[0])]
     if not len(boxes):
         return SOLVED, [], 0
     nothing = np.zeros(len(boxes) + 1, np.uint16)
@@ -926,22 +931,27 @@ def search(
     frontiers = [begin(forwards, boxes, player)]
     if objective == "pushes":
         ratio = Fraction(int(weight * 16), 16)
-        weights = [(ratio.numerator, ratio.denominator)]
+        # Among equals the smallest bound goes first, by a weight on it that all bounds together cannot make felt.
+        largest = int(np.where(forwards.table < FAR, forwards.table, 0).max(axis=0).sum())
+        fine = largest + 1 if ratio == 1 and largest < FINEST_TIES else 1
+        weights = [(fine * ratio.numerator + (fine > 1), fine * ratio.denominator)]
         problems = [forwards]
     else:
         weights = [(3, 2), (3, 1)]
         problems = [forwards, _problem(board, boxes, player, frontiers[0].rows[0].copy(), True)]
         frontiers.append(begin(problems[1], ends, -1))
     cost = UNBOUNDED if max_cost is None else max_cost
-    size = FIRST_SLICE
+    size, deadline = FIRST_SLICE, None
     while True:
         for i, problem in enumerate(problems):
             room = node_limit - sum(int(f.numbers[COUNT]) for k, f in enumerate(frontiers) if k != i)
             frontiers[i] = advance(problem, frontiers[i], size, *weights[i], cost, room, max_cost is not None)
             numbers = frontiers[i].numbers
             status = int(numbers[STATUS])
-            if status == RUNNING and deadline is not None and time.monotonic() > deadline:
-                status = LIMIT
+            if time_limit is not None:
+                deadline = deadline or time.monotonic() + time_limit
+                if status == RUNNING and time.monotonic() >= deadline:
+                    status = LIMIT
             if status != RUNNING:
                 expanded = sum(int(f.numbers[EXPANDED]) for f in frontiers)
                 plan = _plan(problem, frontiers[i]) if status == SOLVED else []
@@ -953,19 +963,22 @@ def _plan(problem: Problem, frontier: Frontier) -> list[tuple[int, int]]:
     """The pushes from the root to the solved state, or, backwards, from the start found to the root."""
     board = problem.board
     chain = []
-    state = int(frontier.numbers[FOUND])
-    while frontier.nodes[state, 1] >= 0:
-        chain.append(int(frontier.nodes[state, 2]))
-        state = int(frontier.nodes[state, 1])
-    if problem.backwards:  # no symmetries there
-        moves = [divmod(made >> 3, 4) for made in chain]
-        return [(int(board.cells[board.near[c, d ^ 1]]), d) for c, d in moves]
+    _, state, made, _ = frontier.nodes[frontier.numbers[FOUND]].tolist()
+    while state >= 0:
+        chain.append(made)
+        _, state, made, _ = frontier.nodes[state].tolist()
+    cells, near = board.cells.tolist(), board.near.tolist()
+    if problem.backwards:  # without symmetries
+        return [(cells[near[c][d ^ 1]], d) for c, d in (divmod(made >> 3, 4) for made in chain)]
+    chain.reverse()
+    if len(board.images) == 1:
+        return [(cells[c], d) for c, d in (divmod(made >> 3, 4) for made in chain)]
     plan = []
     real = board.images[0]  # what the cells of the stored state are on the board
-    for made in reversed(chain):
+    for made in chain:
         c, d = divmod(made >> 3, 4)
-        origin, to = real[c], real[board.near[c, d]]
-        plan.append((int(board.cells[origin]), board.near[origin].tolist().index(to)))
+        origin = int(real[c])
+        plan.append((cells[origin], near[origin].index(real[near[c][d]])))
         after = np.empty_like(real)
         after[board.images[made & 7]] = real
         real = after

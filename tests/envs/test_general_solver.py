@@ -85,10 +85,11 @@ def random_level(rng: random.Random, symmetric: bool = False) -> Level:
         n_boxes = rng.choice((1, 1, 2, 2, 3))
         marks = rng.sample(cells, n_boxes)
         if symmetric:
-            turn = rng.choice((lambda r, c: (height - 1 - r, width - 1 - c), lambda r, c: (r, width - 1 - c)))
-            walls |= {turn(*cell) for cell in walls}
-            marks = list(dict.fromkeys(marks + [turn(*cell) for cell in marks]))[:3]
-            if {turn(*cell) for cell in marks} != set(marks):
+            half_turn = rng.random() < 0.5  # else a mirror image
+            walls |= {(height - 1 - r if half_turn else r, width - 1 - c) for r, c in walls}
+            images = [(height - 1 - r if half_turn else r, width - 1 - c) for r, c in marks]
+            marks = list(dict.fromkeys(marks + images))
+            if len(marks) > 3:
                 continue
             n_boxes = len(marks)
         free = [cell for cell in cells if cell not in walls]
@@ -143,10 +144,9 @@ def replay(level: Level, pushes) -> bool:
 
 def test_the_samples_hold_every_kind_of_level():
     optima = [brute.optimum for _, brute in samples()]
-    assert sum(o is None for o in optima) > 60 and sum(o is not None and o > 3 for o in optima) > 60
-    cut_off = [
-        level for level, brute in samples() if any(all(p != b for p, _ in brute.states) for b in level.boxes)
-    ]
+    assert sum(o is None for o in optima) > 60
+    assert sum(o is not None and o > 3 for o in optima) > 60
+    cut_off = [level for level, brute in samples() if any(all(p != b for p, _ in brute.states) for b in level.boxes)]
     assert len(cut_off) > 30
     assert sum(len(level.boxes) > 1 for level, _ in samples()) > 150
 
@@ -201,7 +201,9 @@ def one_direction(level, backwards, mirrored=False):
     if not all(box in number for box in row[1:].tolist()) or board.goal.sum() < len(row) - 1:
         return None, None
     boxes = np.array([number[box] for box in row[1:].tolist()], np.int64)
-    start = general.begin(general._problem(board, boxes, 0, np.zeros(len(row), np.uint16), False), boxes, number[row[0]])
+    start = general.begin(
+        general._problem(board, boxes, 0, np.zeros(len(row), np.uint16), False), boxes, number[row[0]]
+    )
     ends = np.flatnonzero(board.goal)
     if not backwards:
         problem = general._problem(board, ends, number[row[0]], np.zeros(len(row), np.uint16), False)
@@ -215,7 +217,8 @@ def test_cost_limit_is_exact(kwargs):
     for level, brute in samples()[::3]:
         if brute.optimum:
             status, plan, _ = search(level, max_cost=brute.optimum, **kwargs)
-            assert status == SOLVED and len(plan) == brute.optimum
+            assert status == SOLVED
+            assert len(plan) == brute.optimum
             assert search(level, max_cost=brute.optimum - 1, **kwargs)[:2] == (LIMIT, [])
         elif brute.optimum is None:
             assert search(level, max_cost=9, **kwargs)[0] in (LIMIT, UNSOLVABLE)
@@ -227,9 +230,12 @@ def test_node_and_time_limits():
     for objective in ("pushes", "any"):
         assert search(level, objective=objective, node_limit=3)[:2] == (LIMIT, [])
     # Boxes that have to swap rooms: far more than one slice.
-    hard = parse_xsb("#########\n#.$ # $.#\n# $.  .$#\n#.$ @ $.#\n# $.  .$#\n#.$ # $.#\n#########".replace(".$#", "$.#"))
+    hard = parse_xsb(
+        "#########\n#.$ # $.#\n# $.  .$#\n#.$ @ $.#\n# $.  .$#\n#.$ # $.#\n#########".replace(".$#", "$.#")
+    )
     status, plan, expanded = search(hard, time_limit=0.0)
-    assert (status, plan) == (LIMIT, []) and 0 < expanded <= general.FIRST_SLICE
+    assert (status, plan) == (LIMIT, [])
+    assert 0 < expanded <= general.FIRST_SLICE
 
 
 @pytest.mark.parametrize("objective", ["pushes", "any"])
@@ -334,9 +340,7 @@ def test_bound_never_exceeds_the_pushes_to_go_and_drops_by_at_most_one():
         assert to_go is None or bound <= to_go
         exact += to_go is not None and bound == to_go
         if to_go is not None:
-            simple = sum(
-                min(abs(r - i) + abs(c - j) for i, j in brute.targets) for r, c in state[1]
-            )
+            simple = sum(min(abs(r - i) + abs(c - j) for i, j in brute.targets) for r, c in state[1])
             assert bound >= simple
             larger += bound > simple
         if bound < general.FAR:
@@ -351,7 +355,8 @@ def test_bound_never_exceeds_the_pushes_to_go_and_drops_by_at_most_one():
                     spot = general.spot_of(position.problem.board.sides, to, after.player)
                     again = general.rematch(position.problem.table, matching, bound, end, spot)
                     assert again == after.bound()[0]
-    assert exact > 1000 and larger > 200
+    assert exact > 1000
+    assert larger > 200
 
 
 def test_no_deadlock_rule_hits_a_state_that_can_be_solved():
@@ -402,7 +407,9 @@ def test_region_shortcut_agrees_with_a_flood():
             (moved,) = set(position.boxes) - set(after.boxes)
             (to,) = set(after.boxes) - set(position.boxes)
             d = position.near[moved].tolist().index(to)
-            if general._region_kept(position.near, (after.box_at != 0).astype(np.uint8), position.seen, 1, moved, to, d):
+            if general._region_kept(
+                position.near, (after.box_at != 0).astype(np.uint8), position.seen, 1, moved, to, d
+            ):
                 kept += 1
                 reached = set(np.flatnonzero(position.seen == 1)) - {to} | {moved}
                 assert reached == set(np.flatnonzero(after.seen == 1))
@@ -487,7 +494,8 @@ def test_boxoban_sums(name, pushes):
 def test_a_large_board_and_many_boxes():
     corridor = Level.from_parts(255, 255, walls=[], targets=[(3, 200)], boxes=[(200, 3)], player=(0, 0))
     status, plan, _ = search(corridor, weight=3.0)
-    assert status == SOLVED and len(plan) == 197 + 197
+    assert status == SOLVED
+    assert len(plan) == 197 + 197
     rows = range(1, 40, 2)
     many = Level.from_parts(
         41, 6, walls=[], targets=[(r, 4) for r in rows], boxes=[(r, 3) for r in rows], player=(0, 0)

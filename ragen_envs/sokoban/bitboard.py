@@ -30,10 +30,10 @@ from numba.extending import intrinsic, overload
 
 from ragen_envs.jit import njit
 from ragen_envs.sokoban.levels import BOX, BOX_ON_TARGET, OUTSIDE, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
-from ragen_envs.sokoban.search import LIMIT, RUNNING, SLICE, SOLVED, UNBOUNDED, UNSOLVABLE
+from ragen_envs.sokoban.search import LIMIT, RUNNING, SLICE, SOLVED, TOO_BIG, UNBOUNDED, UNSOLVABLE
 
-TOO_BIG, FULL = 4, 5
-"""Further statuses: the interior does not fit into a word; the search needs bigger arrays before it can go on."""
+FULL = 5
+"""One more status: the search needs bigger arrays before it can go on."""
 MATCHED_BOXES = 8
 """Most boxes whose assignment to targets is exact: its cost per state grows as ``boxes * 2**boxes``."""
 FAR = 1 << 20

@@ -43,10 +43,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ragen_envs.jit import njit
-from ragen_envs.sokoban.search import LIMIT, SOLVED, UNBOUNDED, UNSOLVABLE
+from ragen_envs.sokoban.search import LIMIT, RUNNING, SOLVED, UNBOUNDED, UNSOLVABLE
 
-RUNNING = 3
-"""Status of a search that may be continued."""
 FAR = 1 << 30
 """Distance of what cannot be reached. More than any finite sum of distances."""
 LARGEST_KEY = SOLID = 1 << 62

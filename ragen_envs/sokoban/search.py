@@ -14,8 +14,9 @@ import numpy as np
 
 from ragen_envs.jit import njit
 
-SOLVED, UNSOLVABLE, LIMIT, RUNNING = range(4)
-"""Status of a search: a plan was found; proved that there is none; a limit was met; its slice of work ended."""
+SOLVED, UNSOLVABLE, LIMIT, RUNNING, TOO_BIG = range(5)
+"""Status of a search: a plan was found; proved that there is none; a limit was met; its slice of work ended; the board
+is too big for this search."""
 UNBOUNDED = 1 << 40
 """Stands for "no limit" in integer arguments."""
 SOLVES, UNSEEN = -1, -2

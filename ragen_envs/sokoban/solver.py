@@ -14,11 +14,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
 import numpy as np
 
-from ragen_envs.sokoban import bitboard, search
+from ragen_envs.sokoban import search
+from ragen_envs.sokoban.general import search as _general_search
 from ragen_envs.sokoban.levels import BOX, BOX_ON_TARGET, OUTSIDE, PLAYER_ON_TARGET, TARGET, WALL, Level
 
 NODE_LIMIT = 2_000_000
@@ -155,6 +155,8 @@ def solve_many(
 
     All limits are per level; with a ``time_limit`` the levels are solved one by one, and so they are for ``moves``.
     """
+    from ragen_envs.sokoban import bitboard  # here, because it imports numba
+
     request = _Request.check(objective, weight, max_cost, node_limit, time_limit)
     if not levels or objective == "moves" or time_limit is not None:
         return [_solve(level, level.buffer, level.start, request) for level in levels]
@@ -188,6 +190,8 @@ def optimal_pushes_many(
     Returns:
         ``int64 [N]``: 0 for a solved board, -1 where there is no solution, -2 where a limit was met.
     """
+    from ragen_envs.sokoban import bitboard  # here, because it imports numba
+
     if cells.dtype != np.uint8 or cells.ndim != 2 or cells.shape[1] != height * width:
         raise ValueError(f"cells must be uint8 [N, {height * width}]: {cells.dtype} {list(cells.shape)}")
     request = _Request.check("pushes", 1.0, max_cost, node_limit, None)
@@ -197,7 +201,7 @@ def optimal_pushes_many(
     results, _, _ = bitboard.solve_boards(flat, *sides, *request.limits, False)
     status, pushes = results[:, 0], results[:, 1].copy()
     pushes[status == search.LIMIT] = -2
-    for i in np.flatnonzero(status == bitboard.TOO_BIG):
+    for i in np.flatnonzero(status == search.TOO_BIG):
         level = Level(height, width, cells[i].tobytes())
         solution = _solve_general(level, level.buffer, level.start, request)
         pushes[i] = {"unsolvable": -1, "limit": -2}.get(solution.status, solution.pushes)
@@ -207,6 +211,8 @@ def optimal_pushes_many(
 def _solve(level: Level, cells: bytes, player: int, request: _Request) -> Solution:
     if request.objective == "moves":
         return _solve_moves(level, cells, player, request)
+    from ragen_envs.sokoban import bitboard  # here, because it imports numba
+
     spent = 0.0
     height, width = level.height + 2, level.stride
     if request.time_limit is None:
@@ -228,7 +234,7 @@ def _solve(level: Level, cells: bytes, player: int, request: _Request) -> Soluti
 
 
 def _is_left_to_general(status: int, request: _Request) -> bool:
-    return status == bitboard.TOO_BIG or (status == search.LIMIT and request.has_portfolio)
+    return status == search.TOO_BIG or (status == search.LIMIT and request.has_portfolio)
 
 
 def _solve_general(level: Level, cells: bytes, player: int, request: _Request, spent: float = 0.0) -> Solution:
@@ -250,10 +256,6 @@ def _solve_general(level: Level, cells: bytes, player: int, request: _Request, s
         return Solution(STATUSES[status], (), None, None, expanded)
     plan = search.walk_between(walls, deltas, row, np.array(pushes, np.int64).reshape(-1, 2))
     return Solution("solved", tuple(plan.tolist()), len(pushes), len(plan), expanded)
-
-
-def _general_search(*arguments: Any, **options: Any) -> tuple[int, list[tuple[int, int]], int]:
-    raise NotImplementedError("boards with an interior of more than 64 cells are not solved yet")
 
 
 def _solve_moves(level: Level, cells: bytes, player: int, request: _Request) -> Solution:

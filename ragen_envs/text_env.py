@@ -192,14 +192,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
             ValueError: unknown option, or an invalid level or seed. The episode in progress and ``np_random`` then go
                 on as they were.
         """
-        options = dict(options or {})
-        unknown = set(options) - {"dynamics_seed", "level"}
-        if unknown:
-            raise ValueError(f"unknown reset options {sorted(unknown)}; known are dynamics_seed and level")
-        luck = options.get("dynamics_seed")
-        if luck is not None and (isinstance(luck, bool) or not isinstance(luck, int | np.integer) or luck < 0):
-            raise ValueError(f"dynamics_seed must be a whole number of at least 0, got {luck!r}")
-        level = None if options.get("level") is None else self._own_level(options["level"])
+        luck, level = self._read_options(options)
         super().reset(seed=seed)
         if seed is None:
             seed = next_seed(self.np_random)
@@ -369,6 +362,17 @@ class TextEnv(gymnasium.Env[Any, Any]):
         return dict(_INFO_KEYS)
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _read_options(self, options: dict[str, Any] | None) -> tuple[Any, Any]:
+        """The ``dynamics_seed`` and the level in ``reset``'s options, None where not given."""
+        options = dict(options or {})
+        unknown = set(options) - {"dynamics_seed", "level"}
+        if unknown:
+            raise ValueError(f"unknown reset options {sorted(unknown)}; known are dynamics_seed and level")
+        luck = options.get("dynamics_seed")
+        if luck is not None and (isinstance(luck, bool) or not isinstance(luck, int | np.integer) or luck < 0):
+            raise ValueError(f"dynamics_seed must be a whole number of at least 0, got {luck!r}")
+        return luck, None if options.get("level") is None else self._own_level(options["level"])
 
     def _own_level(self, data: Any) -> Any:
         if dataclasses.is_dataclass(data) and not isinstance(data, type):

@@ -8,7 +8,7 @@ Simplifications: a solved board is absorbing (an action there changes nothing an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ragen_envs.game import Expectation, Game, OracleValue, Outcome, digest
 from ragen_envs.sokoban import oracle
+from ragen_envs.sokoban.batch import SokobanBatch
 from ragen_envs.sokoban.generator import check_request, generate
 from ragen_envs.sokoban.levels import (
     BOX,
@@ -278,6 +279,10 @@ class Sokoban(Game[Level, State]):
             level.height, level.width, walls=level.walls, targets=level.targets, boxes=boxes, player=player
         )
         return State(level, now.buffer, now.start, now.cells.count(BOX_ON_TARGET))
+
+    def batch(self, levels: Sequence[Level], num_envs: int) -> SokobanBatch:
+        """Compiled plays."""
+        return SokobanBatch(self, levels, num_envs, SYMBOLS[self.symbols])
 
     # --- words and pictures ---------------------------------------------------------------------------------------
 

@@ -5,8 +5,7 @@ game stays the authority: words, keys and anything rare are asked of the game it
 arrays.
 
 A play is a board of codes (what ``Game.grid`` shows) and a few whole numbers (``facts``); together they determine the
-state. All arrays that make up the plays are replaced, never written to again, once a step has been taken: whoever holds
-the :class:`Plays` of a moment keeps that moment.
+state.
 
 Simplification: at no moment of an unfinished game is an action illegal. All three games of our own are like that.
 """
@@ -31,7 +30,7 @@ DESCRIPTIONS_KEPT = 1 << 16
 
 
 class Plays(NamedTuple):
-    """The plays of one moment."""
+    """The plays of one moment. Who wants to keep them takes a :meth:`copy` before they go on."""
 
     level: np.ndarray
     """``int64 [n]``: which level; from ``n_listed`` on, the play's own one."""
@@ -41,6 +40,10 @@ class Plays(NamedTuple):
     """``int32 [n, facts]``: whatever else the game needs."""
     own: tuple[Any, ...]
     """The level of each play that has one of its own."""
+
+    def copy(self) -> Plays:
+        """The same in arrays of its own."""
+        return Plays(self.level.copy(), self.boards.copy(), self.facts.copy(), self.own)
 
 
 class GameBatch(ABC, Generic[L, S]):
@@ -94,8 +97,6 @@ class GameBatch(ABC, Generic[L, S]):
     @abstractmethod
     def step(
         self,
-        boards: np.ndarray,
-        facts: np.ndarray,
         active: np.ndarray,
         wanted: np.ndarray,
         n_wanted: np.ndarray,
@@ -107,11 +108,9 @@ class GameBatch(ABC, Generic[L, S]):
         success: np.ndarray,
         effective: np.ndarray,
     ) -> None:
-        """Carry out a turn in every active play, writing to ``boards``, ``facts`` and the last five arguments.
+        """Carry out a turn in every active play, in place; its results go to the last five arguments.
 
         Args:
-            boards: as in :class:`Plays`.
-            facts: as in :class:`Plays`.
             active: ``bool [n]``: the others are left alone, and of them nothing is read or written.
             wanted: ``int8 [n, k]``: actions.
             n_wanted: ``int64 [n]``: how many of them there are.
@@ -133,13 +132,12 @@ class GameBatch(ABC, Generic[L, S]):
         return level
 
     def begin(self, rows: np.ndarray, index: np.ndarray) -> None:
-        """Start the plays of ``rows`` (``bool [n]``) on the levels ``index`` (``int64 [n]``) of the list."""
-        level, boards, facts = self.plays.level.copy(), self.plays.boards.copy(), self.plays.facts.copy()
-        _begin(rows, index, self._table_boards, self._table_facts, level, boards, facts)
-        self.plays = Plays(level, boards, facts, self.plays.own)
+        """Start the plays of ``rows`` (``bool [n]``) on the levels ``index`` (``int64 [n]``) of the list, in place."""
+        plays = self.plays
+        _begin(rows, index, self._table_boards, self._table_facts, plays.level, plays.boards, plays.facts)
 
     def begin_own(self, levels: dict[int, L]) -> None:
-        """Start each given play on a level of its own."""
+        """Start each given play on a level of its own, in place."""
         own, rows, index = list(self.plays.own), np.zeros(len(self.plays.own), bool), self.plays.level.copy()
         for i, level in levels.items():
             own[i], rows[i], index[i] = level, True, self.n_listed + i

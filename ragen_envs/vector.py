@@ -213,14 +213,15 @@ class TextVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                 raise ValueError(
                     f"discrete actions are {n} whole numbers, one per environment, got {array.dtype} {array.shape}"
                 )
-            if array.min() < 0 or array.max() >= self._single.game.n_actions:
+            array = array.astype(np.int64, copy=False)
+            if array.view(np.uint64).max() >= self._single.game.n_actions:
                 wrong = active & ((array < 0) | (array >= self._single.game.n_actions))
                 if wrong.any():  # the action of an environment that only begins anew is not looked at
                     i = int(wrong.argmax())
                     top = self._single.game.n_actions - 1
                     raise ValueError(f"discrete actions are 0 to {top}, got {array[i]} for environment {i}")
                 array = np.where(active, array, 0)
-            return array.astype(np.int64)
+            return array
         if isinstance(actions, str) or not isinstance(actions, Sequence | np.ndarray) or len(actions) != n:
             raise ValueError(f"text actions are a list of {n} strings, one per environment, got {actions!r:.80}")
         return [str(action) if isinstance(action, str) else "" for action in actions]
@@ -372,7 +373,7 @@ SUCCESS, FORMAT_OK, EFFECTIVE, OVER = range(4)
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """All plays after a step, with the turn that led there. Nothing in it is written to again."""
+    """All plays after a step, with the turn that led there. Once it was shown, nothing in it is written to again."""
 
     plays: Plays
     counts: np.ndarray
@@ -397,12 +398,13 @@ class _Compiled:
         self._per_turn = 1 if self._discrete else single.max_actions_per_turn
         self.seeds: list[int | None] = [None] * n
         self._unseeded = np.ones(n, bool)
+        self._shown = False
         self._words = np.zeros((n, 4), np.uint64)
         self._generators = np.zeros((n, 4), np.uint64)
         self._luck = np.zeros((n, 4), np.uint64)
         self._numbers = np.zeros((n, self._per_turn))
         self._frames: dict[Any, tuple[str, str]] = {}
-        self.now = _Moment(
+        self._now = _Moment(
             batch.plays,
             np.zeros((6, n), np.int64),
             np.zeros((4, n), bool),
@@ -421,10 +423,20 @@ class _Compiled:
 
         self._parse, self._parse_again = parse, lru_cache(PARSED_KEPT)(parse)
 
+    @property
+    def now(self) -> _Moment:
+        self._shown = True
+        return self._now
+
     # --- episodes and turns ---
 
     def begin(self, rows: np.ndarray, seeds: list[int | None] | None, lucks: list[Any] | None, level: Any) -> None:
         batch, single = self._batch, self._single
+        if self._shown:
+            now = self._now
+            batch.plays = now.plays.copy()
+            self._now = replace(now, plays=batch.plays, counts=now.counts.copy(), flags=now.flags.copy())
+            self._shown = False
         own_seed = self._seed(rows, seeds)
         if level is not None:
             batch.begin_own(dict.fromkeys(np.flatnonzero(rows).tolist(), single._read_options({"level": level})[1]))
@@ -447,9 +459,8 @@ class _Compiled:
             for i, seed in {**own_seed, **given}.items():
                 if seed >> 128:
                     batch_seeding.set_generator(self._luck, i, np.random.SeedSequence(seed, spawn_key=(LUCK,)))
-        counts, flags = self.now.counts.copy(), self.now.flags.copy()
-        counts[:, rows], flags[:, rows] = 0, False
-        self.now = replace(self.now, plays=batch.plays, counts=counts, flags=flags)
+        _clear(rows, self._now.counts, self._now.flags)
+        self._now = replace(self._now, plays=batch.plays)
 
     def _seed(self, rows: np.ndarray, seeds: list[int | None] | None) -> dict[int, int]:
         """Fill ``_words`` with the seeds of the rows' next episodes, and return those that were given."""
@@ -465,7 +476,7 @@ class _Compiled:
                     batch_seeding.set_generator(self._generators, i, np.random.SeedSequence(seed))
             self._unseeded &= ~seeded
             rows = rows & ~seeded
-        for i in np.flatnonzero(rows & self._unseeded).tolist():
+        for i in np.flatnonzero(rows & self._unseeded).tolist() if self._unseeded.any() else ():
             sequence = np.random.SeedSequence()
             self.seeds[i], self._unseeded[i] = cast(int, sequence.entropy), False
             batch_seeding.set_generator(self._generators, i, sequence)
@@ -473,7 +484,7 @@ class _Compiled:
         return given
 
     def step(self, actions: Any, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        n, single, batch, before = self._n, self._single, self._batch, self.now
+        n, single, batch, before = self._n, self._single, self._batch, self._now
         counts, flags = before.counts.copy(), np.zeros((4, n), bool)
         status = None
         if self._discrete:
@@ -482,13 +493,11 @@ class _Compiled:
             counts[DROPPED] = 0
         else:
             wanted, status = self._read(actions, active, counts, flags)
-        plays = before.plays._replace(boards=before.plays.boards.copy(), facts=before.plays.facts.copy())
+        batch.plays = before.plays.copy()
         if batch.lucky:
             batch_seeding.draw(self._luck, counts[N_WANTED], self._numbers)
         reward, ended = np.zeros(n), np.zeros(n, bool)
         batch.step(
-            plays.boards,
-            plays.facts,
             active,
             wanted,
             counts[N_WANTED],
@@ -515,8 +524,10 @@ class _Compiled:
             single.max_actions,
             single.format_penalty,
         )
-        batch.plays = plays
-        self.now = _Moment(plays, counts, flags, wanted, reward, None if self._discrete else actions, status)
+        self._now, self._shown = (
+            _Moment(batch.plays, counts, flags, wanted, reward, None if self._discrete else actions, status),
+            False,
+        )
         return total, terminated, truncated
 
     def _read(
@@ -527,7 +538,7 @@ class _Compiled:
         status, n_wanted, n_dropped, right = [""] * self._n, [0] * self._n, [0] * self._n, [False] * self._n
         for i in np.flatnonzero(active).tolist():
             parse = self._parse_again if len(texts[i]) <= PARSED_LENGTH else self._parse
-            found, status[i], right[i], n_dropped[i] = parse(texts[i], self._names(self.now.plays, i))
+            found, status[i], right[i], n_dropped[i] = parse(texts[i], self._names(self._now.plays, i))
             n_wanted[i] = len(found)
             if found:
                 wanted[i, : len(found)] = found
@@ -541,13 +552,13 @@ class _Compiled:
 
     def observations(self) -> Any:
         if self._single.observation_mode == "grid":
-            return self._batch.grid(self.now.plays)
-        return tuple(self._texts(self.now))
+            return self._batch.grid(self._now.plays)
+        return tuple(self._texts(self._now))
 
     def render(self) -> tuple[Any, ...]:
         frames = []
         for i in range(self._n):
-            self._single.state = self._batch.state(self.now.plays, i)
+            self._single.state = self._batch.state(self._now.plays, i)
             frames.append(self._single.render())
         return tuple(frames)
 
@@ -739,6 +750,17 @@ def _listed_levels(single: TextEnv) -> Sequence[Any]:
     if type(game).draw_level is not Game.draw_level:
         return ()
     return [game.fixed_level] if game.fixed_level is not None else game.levels(single.split) or ()
+
+
+@njit
+def _clear(rows, counts, flags):  # type: ignore[no-untyped-def]
+    """The counts and flags of episodes that just began."""
+    for i in range(len(rows)):
+        if rows[i]:
+            for k in range(len(counts)):
+                counts[k, i] = 0
+            for k in range(len(flags)):
+                flags[k, i] = False
 
 
 @njit

@@ -34,12 +34,11 @@ class BanditBatch(GameBatch["BanditLevel", "BanditState"]):
         points = (0.0, 1.0, self.game.low_reward)[plays.facts[i, PAID]]
         return self.game.load_state(self.level(plays, i), {"pulled": int(plays.facts[i, PULLED]), "points": points})
 
-    def step(
-        self, boards, facts, active, wanted, n_wanted, left, luck, reward, executed, ended, success, effective
-    ) -> None:
+    def step(self, active, wanted, n_wanted, left, luck, reward, executed, ended, success, effective) -> None:
         """See :meth:`GameBatch.step`."""
         game = self.game
         low, high = game.low_reward, game.high_probability
+        facts = self.plays.facts
         _step(facts, active, wanted, n_wanted, luck, low, high, reward, executed, ended, success, effective)
 
 

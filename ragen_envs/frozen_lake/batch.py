@@ -37,11 +37,10 @@ class FrozenLakeBatch(GameBatch[LakeLevel, "LakeState"]):
         row, column = plays.facts[i, :2].tolist()
         return self.game.load_state(self.level(plays, i), [row, column])
 
-    def step(
-        self, boards, facts, active, wanted, n_wanted, left, luck, reward, executed, ended, success, effective
-    ) -> None:
+    def step(self, active, wanted, n_wanted, left, luck, reward, executed, ended, success, effective) -> None:
         """See :meth:`GameBatch.step`."""
         slip = self.game.slip
+        boards, facts = self.plays.boards, self.plays.facts
         _step(boards, facts, active, wanted, n_wanted, left, luck, slip, reward, executed, ended, success, effective)
 
 

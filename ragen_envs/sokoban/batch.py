@@ -53,10 +53,9 @@ class SokobanBatch(GameBatch[Level, "State"]):
         player = level.to_index((int(facts[ROW]), int(facts[COLUMN])))
         return start._replace(cells=framed.tobytes(), player=player, done=int(facts[DONE]))
 
-    def step(
-        self, boards, facts, active, wanted, n_wanted, left, luck, reward, executed, ended, success, effective
-    ) -> None:
+    def step(self, active, wanted, n_wanted, left, luck, reward, executed, ended, success, effective) -> None:
         """See :meth:`GameBatch.step`."""
+        boards, facts = self.plays.boards, self.plays.facts
         _step(boards, facts, active, wanted, n_wanted, left, _REWARDS, reward, executed, ended, success, effective)
 
 

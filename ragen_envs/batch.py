@@ -37,7 +37,7 @@ class Plays(NamedTuple):
     boards: np.ndarray
     """``int8 [n, cells]``: the codes of ``Game.grid`` in reading order, then zeros."""
     facts: np.ndarray
-    """``int32 [n, facts]``: whatever else the game needs."""
+    """``int16 [n, facts]``: whatever else the game needs."""
     own: tuple[Any, ...]
     """The level of each play that has one of its own."""
 
@@ -72,14 +72,14 @@ class GameBatch(ABC, Generic[L, S]):
         n_rows = self.n_listed + num_envs
         # The last ``num_envs`` rows of the table hold the levels that are not in the list.
         self._table_boards = np.zeros((n_rows, cells), np.int8)
-        self._table_facts = np.zeros((n_rows, self.n_facts), np.int32)
+        self._table_facts = np.zeros((n_rows, self.n_facts), np.int16)
         self._all_of_size = True
         for row, level in enumerate(levels):
             self._tabulate(row, level)
         self.plays = Plays(
             np.zeros(num_envs, np.int64),
             np.zeros((num_envs, self._table_boards.shape[1]), np.int8),
-            np.zeros((num_envs, self.n_facts), np.int32),
+            np.zeros((num_envs, self.n_facts), np.int16),
             (None,) * num_envs,
         )
         self._described: dict[tuple[bytes, bytes, str], str] = {}
@@ -113,11 +113,11 @@ class GameBatch(ABC, Generic[L, S]):
         Args:
             active: ``bool [n]``: the others are left alone, and of them nothing is read or written.
             wanted: ``int8 [n, k]``: actions.
-            n_wanted: ``int64 [n]``: how many of them there are.
-            left: ``int64 [n]``: how many may be carried out.
+            n_wanted: ``int32 [n]``: how many of them there are.
+            left: ``int32 [n]``: how many may be carried out.
             luck: ``float64 [n, k]``: numbers in [0, 1), one per action; of no use unless ``lucky``.
             reward: ``float64 [n]``: sum of the game's rewards.
-            executed: ``int64 [n]``: actions carried out.
+            executed: ``int32 [n]``: actions carried out.
             ended: ``bool [n]``: the game itself ended.
             success: ``bool [n]``
             effective: ``bool [n]``: an action changed the state.

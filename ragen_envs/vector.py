@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium
 import numpy as np
@@ -168,7 +167,8 @@ class TextVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             beginning, ended = done, self._plays.now
         if beginning is not None:
             self._plays.begin(beginning, None, None, None)
-            self._steps[beginning] = 0
+            if self._limit is not None:
+                self._steps[beginning] = 0
         infos = self._plays.infos(self._plays.now, self._all)
         if ended is not None:
             self._plays.add_final(infos, ended, done)
@@ -371,13 +371,12 @@ TURN, USED, N_INVALID, N_WANTED, EXECUTED, DROPPED = range(6)
 SUCCESS, FORMAT_OK, EFFECTIVE, OVER = range(4)
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
+class _Moment(NamedTuple):
     """All plays after a step, with the turn that led there. Once it was shown, nothing in it is written to again."""
 
     plays: Plays
     counts: np.ndarray
-    """``int64 [6, n]``: turn, actions used, invalid turns; actions read, executed, dropped. Turn 0: just begun."""
+    """``int32 [6, n]``: turn, actions used, invalid turns; actions read, executed, dropped. Turn 0: just begun."""
     flags: np.ndarray
     """``bool [4, n]``: success, form right, state changed, episode over."""
     wanted: np.ndarray
@@ -397,7 +396,7 @@ class _Compiled:
         self._discrete = single.action_mode == "discrete"
         self._per_turn = 1 if self._discrete else single.max_actions_per_turn
         self.seeds: list[int | None] = [None] * n
-        self._unseeded = np.ones(n, bool)
+        self._unseeded, self._some_unseeded = np.ones(n, bool), True
         self._shown = False
         self._words = np.zeros((n, 4), np.uint64)
         self._generators = np.zeros((n, 4), np.uint64)
@@ -406,7 +405,7 @@ class _Compiled:
         self._frames: dict[Any, tuple[str, str]] = {}
         self._now = _Moment(
             batch.plays,
-            np.zeros((6, n), np.int64),
+            np.zeros((6, n), np.int32),
             np.zeros((4, n), bool),
             np.zeros((n, self._per_turn), np.int8),
             np.zeros(n),
@@ -435,7 +434,7 @@ class _Compiled:
         if self._shown:
             now = self._now
             batch.plays = now.plays.copy()
-            self._now = replace(now, plays=batch.plays, counts=now.counts.copy(), flags=now.flags.copy())
+            self._now = now._replace(plays=batch.plays, counts=now.counts.copy(), flags=now.flags.copy())
             self._shown = False
         own_seed = self._seed(rows, seeds)
         if level is not None:
@@ -460,7 +459,8 @@ class _Compiled:
                 if seed >> 128:
                     batch_seeding.set_generator(self._luck, i, np.random.SeedSequence(seed, spawn_key=(LUCK,)))
         _clear(rows, self._now.counts, self._now.flags)
-        self._now = replace(self._now, plays=batch.plays)
+        if batch.plays is not self._now.plays:
+            self._now = self._now._replace(plays=batch.plays)
 
     def _seed(self, rows: np.ndarray, seeds: list[int | None] | None) -> dict[int, int]:
         """Fill ``_words`` with the seeds of the rows' next episodes, and return those that were given."""
@@ -476,10 +476,11 @@ class _Compiled:
                     batch_seeding.set_generator(self._generators, i, np.random.SeedSequence(seed))
             self._unseeded &= ~seeded
             rows = rows & ~seeded
-        for i in np.flatnonzero(rows & self._unseeded).tolist() if self._unseeded.any() else ():
+        for i in np.flatnonzero(rows & self._unseeded).tolist() if self._some_unseeded else ():
             sequence = np.random.SeedSequence()
             self.seeds[i], self._unseeded[i] = cast(int, sequence.entropy), False
             batch_seeding.set_generator(self._generators, i, sequence)
+        self._some_unseeded = self._some_unseeded and bool(self._unseeded.any())
         batch_seeding.next_seeds(self._generators, rows, self._words)
         return given
 
@@ -662,6 +663,9 @@ class _Compiled:
             column[i] = value(i)
         return column
 
+    def _whole(self, rows: np.ndarray, numbers: np.ndarray | int) -> np.ndarray:
+        return np.where(rows, numbers, 0).astype(np.int64)
+
     def _column(self, moment: _Moment, rows: np.ndarray, key: str) -> np.ndarray:
         """A column as ``SyncVectorEnv`` builds it: zeros, or None, in rows that are not meant."""
         counts, flags, game, plays = moment.counts, moment.flags, self._single.game, moment.plays
@@ -683,9 +687,9 @@ class _Compiled:
             case "score":
                 return (flags[SUCCESS] & rows).astype(np.float64)
             case "turn":
-                return np.where(rows, counts[TURN], 0)
+                return self._whole(rows, counts[TURN])
             case "actions_left":
-                return np.where(rows, self._single.max_actions - counts[USED], 0)
+                return self._whole(rows, self._single.max_actions - counts[USED])
             case "action_raw":
                 raw = moment.raw
                 return self._objects(rows, lambda i: raw[i] if raw is not None and played[i] else "")
@@ -703,9 +707,9 @@ class _Compiled:
             case "action_effective":
                 return flags[EFFECTIVE] & rows
             case "n_dropped":
-                return np.where(rows, counts[DROPPED], 0)
+                return self._whole(rows, counts[DROPPED])
             case "n_invalid":
-                return np.where(rows, counts[N_INVALID], 0)
+                return self._whole(rows, counts[N_INVALID])
             case "valid_actions":
                 return self._objects(rows, lambda i: [] if flags[OVER, i] else list(game.action_names(level(i))))
             case "level_hash":
@@ -715,7 +719,7 @@ class _Compiled:
             case "split":
                 return self._objects(rows, lambda i: game.split_of(level(i)))
             case "optimal_steps":
-                return np.where(rows, -1, 0)
+                return self._whole(rows, -1)
             case "deadlock":
                 return np.zeros(self._n, bool)
         raise KeyError(key)

@@ -82,6 +82,7 @@ class GameBatch(ABC, Generic[L, S]):
             np.zeros((num_envs, self.n_facts), np.int16),
             (None,) * num_envs,
         )
+        self._letters = np.array([*map(ord, self.symbols or "")], np.uint32)
         self._described: dict[tuple[bytes, bytes, str], str] = {}
 
     # --- what a game says -----------------------------------------------------------------------------------------
@@ -169,9 +170,8 @@ class GameBatch(ABC, Generic[L, S]):
         n = len(plays.level)
         if view == "grid" and self.symbols is not None and self._all_of_size:
             height, width = self.shape
-            letters = np.array([*map(ord, self.symbols)], np.uint32)
             codes = np.empty((n, height * (width + 1)), np.uint32)
-            _spell(plays.boards, letters, height, width, codes)
+            _spell(plays.boards, self._letters, height, width, codes)
             drawn: list[str] = codes.view(f"<U{codes.shape[1]}").ravel().tolist()
             return drawn
         texts = []

@@ -616,3 +616,10 @@ def test_wrong_resets_change_nothing(game: Any) -> None:
 def test_a_split_without_levels() -> None:
     with pytest.raises(ValueError, match="no val level"):
         TextVectorEnv(Listed(), num_envs=2, split="val").reset(seed=0)
+
+
+def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(ragen_envs.__file__).parents[1] / "docs" / "vector.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    exec(compile(code, "docs/vector.md", "exec"), {})
+    assert capsys.readouterr().out.strip() == code.rsplit("# ", 1)[1].strip()

@@ -22,11 +22,12 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 import ragen_envs
 from ragen_envs import TABLE, TextEnv, batch_seeding, vector
 from ragen_envs.bandit import Bandit
+from ragen_envs.compiled_plays import CompiledPlays, Infos
 from ragen_envs.frozen_lake import FrozenLake
 from ragen_envs.game import Game, Outcome
 from ragen_envs.seeding import LUCK, next_seed, pick, stream
 from ragen_envs.sokoban import Level, Sokoban, parse_xsb
-from ragen_envs.vector import Infos, TextVectorEnv
+from ragen_envs.vector import TextVectorEnv
 
 MODES = ("NextStep", "SameStep", "Disabled")
 CORRIDOR = "########\n#@  $ .#\n########"
@@ -196,7 +197,7 @@ def test_what_is_compiled() -> None:
     def kind(game: Game[Any, Any], **kwargs: Any) -> type:
         return type(TextVectorEnv(game, num_envs=2, **kwargs)._plays)
 
-    assert kind(Listed()) is kind(FrozenLake(), observation="grid") is vector._Compiled
+    assert kind(Listed()) is kind(FrozenLake(), observation="grid") is CompiledPlays
     assert kind(Rough()) is kind(Listed(), observation="messages") is kind(Listed(), oracle=True) is vector._Singles
 
 

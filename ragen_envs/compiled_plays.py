@@ -117,6 +117,7 @@ class CompiledPlays:
         self._luck = np.zeros((n, 4), np.uint64)
         self._numbers = np.zeros((n, self._per_turn))
         self._frames: dict[Any, tuple[str, str]] = {}
+        self._named: dict[int, tuple[str, ...]] = {}
         self._now = Moment(
             batch.plays,
             np.zeros((6, n), np.int32),
@@ -251,17 +252,24 @@ class CompiledPlays:
         """Read texts: their actions and statuses; numbers of actions read and dropped, and the form, are filled in."""
         wanted = np.zeros((self._n, self._per_turn), np.int8)
         status, n_wanted, n_dropped, right = [""] * self._n, [0] * self._n, [0] * self._n, [False] * self._n
+        names = self._names(self._now.plays)
         for i in np.flatnonzero(active).tolist():
             parse = self._parse_again if len(texts[i]) <= PARSED_LENGTH else self._parse
-            found, status[i], right[i], n_dropped[i] = parse(texts[i], self._names(self._now.plays, i))
+            found, status[i], right[i], n_dropped[i] = parse(texts[i], names[i])
             n_wanted[i] = len(found)
             if found:
                 wanted[i, : len(found)] = found
         counts[N_WANTED], counts[DROPPED], flags[FORMAT_OK] = n_wanted, n_dropped, right
         return wanted, status
 
-    def _names(self, plays: Plays, i: int) -> tuple[str, ...]:
-        return self._single.game.action_names(self._batch.level(plays, i))
+    def _names(self, plays: Plays) -> list[tuple[str, ...]]:
+        """The action names of every play."""
+        known, listed, names = self._named, self._batch.n_listed, []
+        for i, index in enumerate(plays.level.tolist()):
+            if index not in known or index >= listed:
+                known[index] = self._single.game.action_names(self._batch.level(plays, i))
+            names.append(known[index])
+        return names
 
     # --- what is seen ---
 
@@ -306,29 +314,20 @@ class CompiledPlays:
         return self._frames[key]
 
     def _feedback_frames(self, moment: Moment) -> list[tuple[str, str]]:
-        assert moment.status is not None or not moment.counts[TURN].any()
+        names, rewards, wanted = self._names(moment.plays), moment.reward.tolist(), moment.wanted.tolist()
+        turns, used, _, _, executed, _ = moment.counts.tolist()
+        _, right, _, over = moment.flags.tolist()
         frames = []
-        counts, flags, wanted = moment.counts.T.tolist(), moment.flags.T.tolist(), moment.wanted.tolist()
-        rewards = moment.reward.tolist()
-        for i, (turn, used, _, _, executed, _) in enumerate(counts):
-            if turn == 0:
-                frames.append(("", ""))
+        for i in range(self._n):
+            if turns[i] == 0:
+                frames.append(("", ""))  # the caller has the opening instead
                 continue
-            status = cast(list[str], moment.status)[i]
-            done = tuple(wanted[i][:executed])
-            key = (
-                self._names(moment.plays, i),
-                done,
-                status,
-                rewards[i],
-                turn,
-                used,
-                flags[i][FORMAT_OK],
-                flags[i][OVER],
-            )
-            if key not in self._frames:
-                self._frames[key] = self._frame(moment, i)
-            frames.append(self._frames[key])
+            done, status = tuple(wanted[i][: executed[i]]), cast(list[str], moment.status)[i]
+            key = (names[i], done, status, rewards[i], turns[i], used[i], right[i], over[i])
+            frame = self._frames.get(key)
+            if frame is None:
+                frame = self._frames[key] = self._frame(moment, i)
+            frames.append(frame)
         return frames
 
     def _frame(self, moment: Moment, i: int) -> tuple[str, str]:

@@ -26,7 +26,7 @@ PARSED_LENGTH = 1000
 FRAMES_KEPT = 1 << 16
 """Texts around a state that are remembered before all are forgotten."""
 
-TURN, USED, N_INVALID, N_WANTED, EXECUTED, DROPPED = range(6)
+TURN, LEFT, N_INVALID, N_WANTED, EXECUTED, DROPPED = range(6)
 SUCCESS, FORMAT_OK, EFFECTIVE, OVER = range(4)
 
 
@@ -90,7 +90,7 @@ class Moment(NamedTuple):
 
     plays: Plays
     counts: np.ndarray
-    """``int32 [6, n]``: turn, actions used, invalid turns; actions read, executed, dropped. Turn 0: just begun."""
+    """``int32 [6, n]``: turn, actions left, invalid turns; actions read, executed, dropped. Turn 0: just begun."""
     flags: np.ndarray
     """``bool [4, n]``: success, form right, state changed, episode over."""
     wanted: np.ndarray
@@ -116,7 +116,10 @@ class CompiledPlays:
         self._generators = np.zeros((n, 4), np.uint64)
         self._luck = np.zeros((n, 4), np.uint64)
         self._numbers = np.zeros((n, self._per_turn))
+        self._picked = np.zeros(n, np.int64)
+        self._one_each = np.ones(n, np.int32)
         self._frames: dict[Any, tuple[str, str]] = {}
+        self._openings: dict[int, tuple[str, str]] = {}
         self._named: dict[int, tuple[str, ...]] = {}
         self._now = Moment(
             batch.plays,
@@ -155,9 +158,8 @@ class CompiledPlays:
         if level is not None:
             batch.begin_own(dict.fromkeys(np.flatnonzero(rows).tolist(), single._read_options({"level": level})[1]))
         elif batch.n_listed:
-            index = np.zeros(self._n, np.int64)
-            batch_seeding.pick_many(self._words, rows, batch.n_listed, index)
-            batch.begin(rows, index)
+            batch_seeding.pick_many(self._words, rows, batch.n_listed, self._picked)
+            batch.begin(rows, self._picked)
         else:
             chosen = np.flatnonzero(rows).tolist()
             drawn = {i: own_seed.get(i, int(self._words[i, 0])) for i in chosen}
@@ -173,7 +175,7 @@ class CompiledPlays:
             for i, seed in {**own_seed, **given}.items():
                 if seed >> 128:
                     batch_seeding.set_generator(self._luck, i, np.random.SeedSequence(seed, spawn_key=(LUCK,)))
-        _clear(rows, self._now.counts, self._now.flags)
+        _clear(rows, self._now.counts, self._now.flags, single.max_actions)
         if batch.plays is not self._now.plays:
             self._now = self._now._replace(plays=batch.plays)
 
@@ -201,23 +203,23 @@ class CompiledPlays:
 
     def step(self, actions: Any, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         n, single, batch, before = self._n, self._single, self._batch, self._now
-        counts, flags = before.counts.copy(), np.zeros((4, n), bool)
-        status = None
+        counts, (reward, total) = before.counts.copy(), np.zeros((2, n))
+        flags = np.zeros((7, n), bool)
+        ended, terminated, truncated = flags[4:]
+        flags, status = flags[:4], None
         if self._discrete:
-            wanted = actions.astype(np.int8).reshape(n, 1)
-            counts[N_WANTED], flags[FORMAT_OK] = active, True
-            counts[DROPPED] = 0
+            wanted, n_wanted = actions.astype(np.int8).reshape(n, 1), self._one_each
         else:
             wanted, status = self._read(actions, active, counts, flags)
+            n_wanted = counts[N_WANTED]
         batch.plays = before.plays.copy()
         if batch.lucky:
-            batch_seeding.draw(self._luck, counts[N_WANTED], self._numbers)
-        reward, ended = np.zeros(n), np.zeros(n, bool)
+            batch_seeding.draw(self._luck, n_wanted, self._numbers)
         batch.step(
             active,
             wanted,
-            counts[N_WANTED],
-            single.max_actions - counts[USED],
+            n_wanted,
+            counts[LEFT],
             self._numbers,
             reward,
             counts[EXECUTED],
@@ -225,7 +227,6 @@ class CompiledPlays:
             flags[SUCCESS],
             flags[EFFECTIVE],
         )
-        total, terminated, truncated = np.zeros(n), np.zeros(n, bool), np.zeros(n, bool)
         _account(
             active,
             counts,
@@ -299,23 +300,19 @@ class CompiledPlays:
         else:
             frames = self._feedback_frames(moment)
         texts = [f"{before}{text}{after}" for (before, after), text in zip(frames, described, strict=True)]
-        for i in np.flatnonzero(turns == 0).tolist():
-            before, after = self._opening_frame(moment, i)
-            texts[i] = f"{before}{described[i]}{after}"
+        begun = np.flatnonzero(turns == 0)
+        for i, index in zip(begun.tolist(), moment.plays.level[begun].tolist(), strict=True):
+            opening = self._openings.get(index)
+            if opening is None:
+                opening = self._frame(moment, i)
+                if index < self._batch.n_listed:
+                    self._openings[index] = opening
+            texts[i] = f"{opening[0]}{described[i]}{opening[1]}"
         return texts
-
-    def _opening_frame(self, moment: Moment, i: int) -> tuple[str, str]:
-        index = int(moment.plays.level[i])
-        if index >= self._batch.n_listed:
-            return self._frame(moment, i)
-        key = ("opening", index)
-        if key not in self._frames:
-            self._frames[key] = self._frame(moment, i)
-        return self._frames[key]
 
     def _feedback_frames(self, moment: Moment) -> list[tuple[str, str]]:
         names, rewards, wanted = self._names(moment.plays), moment.reward.tolist(), moment.wanted.tolist()
-        turns, used, _, _, executed, _ = moment.counts.tolist()
+        turns, left, _, _, executed, _ = moment.counts.tolist()
         _, right, _, over = moment.flags.tolist()
         frames = []
         for i in range(self._n):
@@ -323,7 +320,7 @@ class CompiledPlays:
                 frames.append(("", ""))  # the caller has the opening instead
                 continue
             done, status = tuple(wanted[i][: executed[i]]), cast(list[str], moment.status)[i]
-            key = (names[i], done, status, rewards[i], turns[i], used[i], right[i], over[i])
+            key = (names[i], done, status, rewards[i], turns[i], left[i], right[i], over[i])
             frame = self._frames.get(key)
             if frame is None:
                 frame = self._frames[key] = self._frame(moment, i)
@@ -334,7 +331,8 @@ class CompiledPlays:
         """What a :class:`TextEnv` writes before and after the description of play ``i``'s state."""
         single = self._single
         single.level, single.state = self._batch.level(moment.plays, i), self._batch.state(moment.plays, i)
-        single._turn, single._actions_used = int(moment.counts[TURN, i]), int(moment.counts[USED, i])
+        single._turn = int(moment.counts[TURN, i])
+        single._actions_used = single.max_actions - int(moment.counts[LEFT, i])
         single._over = bool(moment.flags[OVER, i])
         if single._turn == 0:
             text = "\n\n".join(message["content"] for message in single._opening())
@@ -402,7 +400,7 @@ class CompiledPlays:
             case "turn":
                 return self._whole(rows, counts[TURN])
             case "actions_left":
-                return self._whole(rows, self._single.max_actions - counts[USED])
+                return self._whole(rows, counts[LEFT])
             case "action_raw":
                 raw = moment.raw
                 return self._objects(rows, lambda i: raw[i] if raw is not None and played[i] else "")
@@ -438,11 +436,11 @@ class CompiledPlays:
         raise KeyError(key)
 
 
-_COLUMNS = [name for key in TextEnv.info_keys() for name in (key, f"_{key}")]
+_COLUMNS = {name: None for key in TextEnv.info_keys() for name in (key, f"_{key}")}
 
 
 @njit
-def _clear(rows, counts, flags):  # type: ignore[no-untyped-def]
+def _clear(rows, counts, flags, max_actions):  # type: ignore[no-untyped-def]
     """The counts and flags of episodes that just began."""
     for i in range(len(rows)):
         if rows[i]:
@@ -450,6 +448,7 @@ def _clear(rows, counts, flags):  # type: ignore[no-untyped-def]
                 counts[k, i] = 0
             for k in range(len(flags)):
                 flags[k, i] = False
+            counts[1, i] = max_actions
 
 
 @njit
@@ -457,20 +456,23 @@ def _account(  # type: ignore[no-untyped-def]
     active, counts, flags, reward, ended, total, terminated, truncated, discrete, max_turns, max_actions, format_penalty
 ):
     """The turn protocol after the game's step: budgets, penalty, and how the episode ends; as in ``TextEnv.step``."""
+    turns, lefts, n_invalid, n_wanted, executed, dropped = counts
+    _, format_ok, _, over = flags
     for i in range(len(active)):
         if not active[i]:
             continue
-        turn = counts[0, i] + 1
-        used = turn if discrete else counts[1, i] + counts[4, i]
+        if discrete:  # an action is a turn: well-formed, and counted even if it was not carried out
+            n_wanted[i], dropped[i], format_ok[i] = 1, 0, True
+        turn, left = turns[i] + 1, lefts[i] - (1 if discrete else executed[i])
         if not ended[i]:
-            counts[5, i] += counts[3, i] - counts[4, i]
-        right = flags[1, i]
-        total[i] = reward[i] + (0.0 if right or discrete else format_penalty)
+            dropped[i] += n_wanted[i] - executed[i]
+        right = format_ok[i]
+        total[i] = reward[i] + (0.0 if right else format_penalty)
         terminated[i] = ended[i]
-        truncated[i] = used >= max_actions or (not discrete and turn >= max_turns)
+        truncated[i] = left <= 0 or (not discrete and turn >= max_turns)
         if (max_actions if discrete else max_turns) == 1:
             terminated[i], truncated[i] = True, False
-        counts[0, i], counts[1, i] = turn, used
+        turns[i], lefts[i] = turn, left
         if not right:
-            counts[2, i] += 1
-        flags[3, i] = terminated[i] or truncated[i]
+            n_invalid[i] += 1
+        over[i] = terminated[i] or truncated[i]

@@ -156,7 +156,9 @@ class CompiledPlays:
             self._shown = False
         own_seed = self._seed(rows, seeds)
         if level is not None:
-            batch.begin_own(dict.fromkeys(np.flatnonzero(rows).tolist(), single._read_options({"level": level})[1]))
+            batch.begin_own(
+                dict.fromkeys(np.flatnonzero(rows).tolist(), single._own_luck_and_level({"level": level})[1])
+            )
         elif batch.n_listed:
             batch_seeding.pick_many(self._words, rows, batch.n_listed, self._picked)
             batch.begin(rows, self._picked)

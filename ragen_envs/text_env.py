@@ -192,7 +192,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
             ValueError: unknown option, or an invalid level or seed. The episode in progress and ``np_random`` then go
                 on as they were.
         """
-        luck, level = self._read_options(options)
+        luck, level = self._own_luck_and_level(options or {})
         super().reset(seed=seed)
         if seed is None:
             seed = next_seed(self.np_random)
@@ -363,9 +363,8 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _read_options(self, options: dict[str, Any] | None) -> tuple[Any, Any]:
+    def _own_luck_and_level(self, options: dict[str, Any]) -> tuple[Any, Any]:
         """The ``dynamics_seed`` and the level in ``reset``'s options, None where not given."""
-        options = dict(options or {})
         unknown = set(options) - {"dynamics_seed", "level"}
         if unknown:
             raise ValueError(f"unknown reset options {sorted(unknown)}; known are dynamics_seed and level")

@@ -116,9 +116,9 @@ class TextVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             luck = [luck] * self.num_envs
         lucks = self._one_for_each("dynamics_seed", luck)
         level = options.pop("level", None)
-        self._single._read_options({**options, "level": level})
+        self._single._own_luck_and_level({**options, "level": level})
         for one in lucks or ():
-            self._single._read_options({"dynamics_seed": one})
+            self._single._own_luck_and_level({"dynamics_seed": one})
         self._plays.begin(rows, seeds, lucks, level)
         self._started = True
         self._steps[rows], self._done[rows] = 0, False

@@ -7,7 +7,6 @@ the answer. Infos are computed when they are read.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -306,11 +305,21 @@ class CompiledPlays:
         for i, index in zip(begun.tolist(), moment.plays.level[begun].tolist(), strict=True):
             opening = self._openings.get(index)
             if opening is None:
-                opening = self._frame(moment, i)
+                opening = self._opening(moment, i)
                 if index < self._batch.n_listed:
                     self._openings[index] = opening
             texts[i] = f"{opening[0]}{described[i]}{opening[1]}"
         return texts
+
+    def _opening(self, moment: Moment, i: int) -> tuple[str, str]:
+        """:meth:`_frame` of a play that has just begun: the level matters only through its rules and action names."""
+        game, level = self._single.game, self._batch.level(moment.plays, i)
+        key: Any = "opening"
+        if self._single.prompt == "full":
+            key = game.instructions(level, self._single.view), game.action_names(level)
+        if key not in self._frames:
+            self._frames[key] = self._frame(moment, i)
+        return self._frames[key]
 
     def _feedback_frames(self, moment: Moment) -> list[tuple[str, str]]:
         names, rewards, wanted = self._names(moment.plays), moment.reward.tolist(), moment.wanted.tolist()
@@ -350,7 +359,7 @@ class CompiledPlays:
                 0.0 if right else single.format_penalty,
             )
         before, _, after = text.rpartition(single.game.describe(single.state, single.view))
-        return sys.intern(before), sys.intern(after)  # the rules are the same for many levels
+        return before, after
 
     def infos(self, moment: Moment, rows: np.ndarray) -> dict[str, Any]:
         def column(key: str) -> np.ndarray:

@@ -20,12 +20,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ragen_envs import protocol, splits
 from ragen_envs.seeding import LEVEL, pick, stream
+
+if TYPE_CHECKING:
+    from ragen_envs.batch import GameBatch
 
 SPLIT_TRIES = 20_000
 """Draws of a level before a split counts as empty."""
@@ -201,6 +204,10 @@ class Game(ABC, Generic[L, S]):
     @abstractmethod
     def load_state(self, level: L, data: Any) -> S:
         """The state from its level and ``dump_state``'s JSON value."""
+
+    def batch(self, levels: Sequence[L], num_envs: int) -> GameBatch[L, S] | None:
+        """``num_envs`` plays at once in compiled code, drawn from ``levels``; None for a game without such code."""
+        return None
 
     # --- words and pictures ---------------------------------------------------------------------------------------
 

@@ -85,6 +85,7 @@ TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 _ENTRY_POINT = "ragen_envs.text_env:TextEnv"
+_VECTOR_ENTRY_POINT = "ragen_envs.vector:TextVectorEnv"
 
 
 def register(id: str, game: str, **kwargs: Any) -> None:
@@ -100,7 +101,7 @@ def register(id: str, game: str, **kwargs: Any) -> None:
     """
     wanted = {"game": game, **kwargs}
     if id not in gymnasium.registry:
-        gymnasium.register(id, entry_point=_ENTRY_POINT, kwargs=wanted)
+        gymnasium.register(id, entry_point=_ENTRY_POINT, vector_entry_point=_VECTOR_ENTRY_POINT, kwargs=wanted)
     elif (gymnasium.registry[id].entry_point, gymnasium.registry[id].kwargs) != (_ENTRY_POINT, wanted):
         raise ValueError(f"{id} is registered already, with other contents: give the new one another version number")
 

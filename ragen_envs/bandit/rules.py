@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ragen_envs.bandit.batch import BanditBatch
 from ragen_envs.bandit.pairs import high_first_in_train, resolve
 from ragen_envs.game import Expectation, Game, OracleValue, OracleValues, Outcome, Plan, best_actions, budgets, digest
 from ragen_envs.splits import SPLITS
@@ -210,6 +211,10 @@ class Bandit(Game[BanditLevel, BanditState]):
         if not isinstance(data, Mapping) or set(data) != {"pulled", "points"} or data["pulled"] not in (-1, 0, 1):
             raise ValueError(f'a bandit state is {{"pulled": -1, 0 or 1, "points": number}}, got {data!r}')
         return BanditState(level, int(data["pulled"]), float(data["points"]))
+
+    def batch(self, levels: Sequence[BanditLevel], num_envs: int) -> BanditBatch:
+        """Compiled plays."""
+        return BanditBatch(self, levels, num_envs)
 
     # --- words and pictures ---------------------------------------------------------------------------------------
 

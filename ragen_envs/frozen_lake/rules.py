@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ragen_envs.frozen_lake import maps, oracle
+from ragen_envs.frozen_lake.batch import FrozenLakeBatch
 from ragen_envs.frozen_lake.maps import LakeLevel
 from ragen_envs.game import Expectation, OracleValue, OracleValues, Outcome, Plan, best_actions, digest
 from ragen_envs.packs import PackedGame
@@ -267,6 +268,10 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
         if not good or not (0 <= data[0] < height and 0 <= data[1] < width):
             raise ValueError(f"a state is [row, column] on a board of {height} x {width}, got {data!r}")
         return LakeState(level, data[0], data[1])
+
+    def batch(self, levels: Sequence[LakeLevel], num_envs: int) -> FrozenLakeBatch:
+        """Compiled plays."""
+        return FrozenLakeBatch(self, levels, num_envs, "".join(symbol for symbol, _ in SYMBOLS))
 
     # --- words and pictures ---------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import numpy as np
 from ragen_envs.game import Expectation, OracleValue, OracleValues, Outcome
 from ragen_envs.packs import PackedGame
 from ragen_envs.sokoban import oracle
+from ragen_envs.sokoban.batch import SokobanBatch
 from ragen_envs.sokoban.generator import check_request, generate
 from ragen_envs.sokoban.levels import (
     BOX,
@@ -359,6 +360,10 @@ class Sokoban(PackedGame[Level, State]):
             level.height, level.width, walls=level.walls, targets=level.targets, boxes=boxes, player=player
         )
         return State(level, now.buffer, now.start, now.cells.count(BOX_ON_TARGET))
+
+    def batch(self, levels: Sequence[Level], num_envs: int) -> SokobanBatch:
+        """Compiled plays."""
+        return SokobanBatch(self, levels, num_envs, SYMBOLS[self.symbols])
 
     # --- words and pictures ---------------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from ragen_envs.sokoban import Level, load_levels, parse_xsb, solve
-from ragen_envs.sokoban.solver import Solution
 
 BOXOBAN = ("unfiltered_test_100", "medium_100", "hard_100", "hard_all")
 MICROBAN = "/usr/share/games/cavepacker/maps"
@@ -28,18 +28,17 @@ NODE_LIMIT = 20_000_000
 """States for each Microban level: with 12 boxes about 1.5 GB."""
 
 
-def measure(levels: Sequence[Level], solve_one: Callable[[Level], Solution], rounds: int) -> tuple[list[str], str]:
-    """Cells of a table row for ``levels``, and the numbers of the levels that were not solved."""
-    solve_one(levels[0])  # compile
+def measure(levels: Sequence[Level], rounds: int, **asked: Any) -> tuple[list[str], str]:
+    """Cells of a table row for ``solve(level, **asked)``, and the numbers of the levels that were not solved."""
+    for level in (levels[0], max(levels, key=lambda level: len(level.cells))):  # compile the paths for both sizes
+        solve(level, **(asked | {"node_limit": 1}))
     best = [float("inf")] * len(levels)
     for _ in range(rounds):
+        solutions = []
         for i, level in enumerate(levels):
             start = time.process_time()
-            solution = solve_one(level)
+            solutions.append(solve(level, **asked))
             best[i] = min(best[i], time.process_time() - start)
-            if not i:
-                solutions = []
-            solutions.append(solution)
     solved = [s for s in solutions if s.status == "solved"]
     numbers = [
         str(len(levels)),
@@ -66,24 +65,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds over each Boxoban file (default 3)")
     args = parser.parse_args()
     table = Table("levels", "objective", "number", "solved", "pushes", "mean ms", "max ms", "total s")
+    for column in table.columns:
+        column.no_wrap = True
     console = Console()
+    console.width = max(console.width, 100)
     for name in BOXOBAN:
         path = args.levels / f"boxoban_{name}.xsb"
         if not path.is_file():
             console.print(f"skipped: {path} is not there; give the folder by --levels or RAGEN_LEVELS")
             continue
-        table.add_row(f"boxoban {name}", "pushes", *measure(load_levels(path), solve, args.rounds)[0])
+        table.add_row(f"boxoban {name}", "pushes", *measure(load_levels(path), args.rounds)[0])
     levels = microban(args.microban)
     if not levels:
         console.print(
             f"skipped: no microban01_*.sok in {args.microban}; apt-get install cavepacker-data, or give --microban"
         )
     for objective in ("any", "pushes") if levels else ():
-        numbers, unsolved = measure(
-            levels,
-            lambda level: solve(level, objective=objective, node_limit=NODE_LIMIT, time_limit=TIME_LIMIT),  # noqa: B023
-            rounds=1,
-        )
+        numbers, unsolved = measure(levels, 1, objective=objective, node_limit=NODE_LIMIT, time_limit=TIME_LIMIT)
         table.add_row("microban", objective, *numbers)
         if unsolved:
             console.print(f"microban, {objective}: not within {TIME_LIMIT:g} s: level {unsolved}")

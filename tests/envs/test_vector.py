@@ -187,7 +187,9 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("game", "kwargs"), CASES, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("game", "kwargs"), CASES, ids=lambda value: type(value).__name__ if isinstance(value, Game) else str(value)[:60]
+)
 def test_equals_sync_vector_env(game: Any, kwargs: dict[str, Any]) -> None:
     for seed, mode in enumerate(MODES):
         compare(*pair(game, mode, 3 + seed, **kwargs), seed=seed)

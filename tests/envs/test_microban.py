@@ -33,10 +33,10 @@ def test_every_level_is_solved_in_ten_seconds(levels: list[Level]) -> None:
         assert solved, f"level {number}: the plan does not solve it"
 
 
-def test_the_plans_of_the_package_take_as_many_pushes(levels: list[Level]) -> None:
-    """Level 1, and level 153, whose 336 pushes are proved by freezing boxes and by matching the others."""
+def test_the_plans_of_the_package_take_no_fewer_pushes(levels: list[Level]) -> None:
+    """Level 1, and level 153, where the package's plan is two pushes longer than the optimum."""
     game = Sokoban()
-    for number in (1, 153):
+    for number, optimum in ((1, 8), (153, 336)):
         plan = (MAPS / f"microban01_{number:04}.sol").read_text().strip()
         while "(" in plan:  # 3(ul) is ululul
             plan = re.sub(r"(\d+)\(([^()]*)\)", lambda group: int(group[1]) * group[2], plan)
@@ -47,8 +47,7 @@ def test_the_plans_of_the_package_take_as_many_pushes(levels: list[Level]) -> No
                 state, _, solved, _, _ = game.step(state, "udlr".index(letter), None)
                 pushes += boxes(state) != before
         assert solved
-        assert solve(levels[number - 1], node_limit=20_000_000).pushes == pushes
-    assert pushes == 336
+        assert solve(levels[number - 1], node_limit=20_000_000).pushes == optimum <= pushes
 
 
 def boxes(state: State) -> list[int]:

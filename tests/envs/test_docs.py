@@ -1,10 +1,12 @@
-"""The pages of the games: one form, complete tables, and snippets that run and print what they say."""
+"""The documentation: pages of the games in one form with complete tables, snippets that run and print what they say,
+and no link, file or command that does not exist."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import io
 import re
@@ -16,17 +18,22 @@ import pytest
 
 from ragen_envs import TABLE, Game, TextEnv
 
-DOCS = Path(__file__).parents[2] / "docs" / "environments"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "environments"
 GAMES = {
     "bandit": "ragen_envs.bandit:Bandit",
     "frozen_lake": "ragen_envs.frozen_lake:FrozenLake",
     "sokoban": "ragen_envs.sokoban:Sokoban",
 }
 HEADINGS = [
-    "What it is", "Try it", "Actions", "Observations", "Rewards and end", "Arguments", "Presets", "Oracle", "Baselines",
-    "Splits", "Differences from RAGEN", "Versions",
+    "What it is", "Try it", "Actions", "Observations", "Rewards and end", "Arguments", "Levels", "Presets", "Oracle",
+    "Baselines", "Splits", "Differences from RAGEN", "Versions",
 ]  # fmt: skip
 LONG = "# takes up to a minute"
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ragen_algos" / "tiny" / "CARD.md"]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
 
 def text_of(page: str) -> str:
@@ -61,8 +68,8 @@ def value_of(text: str) -> Any:
     return float(Fraction(text)) if re.fullmatch(r"\d+/\d+", text) else ast.literal_eval(text)
 
 
-def snippets(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", text_of(page), re.DOTALL | re.MULTILINE)
+def snippets(path: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def test_every_game_of_the_table_has_a_page_and_every_page_a_game() -> None:
@@ -108,23 +115,52 @@ def test_the_arguments_are_those_of_the_class_and_of_the_default_id(page: str) -
     assert {name: of_id[name] for name in listed} == listed
 
 
-SHORT = [(page, i) for page in GAMES for i, code in enumerate(snippets(page)) if LONG not in code.splitlines()]
+TESTED_ELSEWHERE = {"bring_your_own_game"}
+SHORT = [
+    (path, i)
+    for path in PAGES
+    if path.stem not in TESTED_ELSEWHERE
+    for i, code in enumerate(snippets(path))
+    if LONG not in code.splitlines() and "ragen_algos" not in code
+]
 
 
-@pytest.mark.parametrize(("page", "i"), SHORT)
-def test_snippets_run_and_print_what_they_say(page: str, i: int) -> None:
+@pytest.mark.parametrize(("path", "i"), SHORT, ids=[f"{path.stem}-{i}" for path, i in SHORT])
+def test_snippets_run_and_print_what_they_say(path: Path, i: int) -> None:
     """A comment behind a ``print`` is what it prints."""
-    code = snippets(page)[i]
+    code = snippets(path)[i]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code, f"{page}.md", "exec"), {"__name__": page})
+        exec(compile(code, path.name, "exec"), {"__name__": path.stem})
     lines = iter(out.getvalue().splitlines())
     for said in re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE):
         assert said in lines, f"{said!r} was not printed, or not in this place"
 
 
 def test_the_long_snippets_are_few_and_valid() -> None:
-    long = [code for page in GAMES for code in snippets(page) if LONG in code.splitlines()]
-    assert len(long) == 2
-    for code in long:
+    left_out = [code for path in PAGES for i, code in enumerate(snippets(path)) if (path, i) not in SHORT]
+    assert sum(LONG in code.splitlines() for code in left_out) == 2
+    for code in left_out:
         ast.parse(code)
+
+
+def anchors(path: Path) -> set[str]:
+    """What ``#...`` can name on a page, as GitHub derives it from headings."""
+    headings = re.findall(r"^#+ (.*)$", without_code(path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.stem))
+def test_links_files_and_commands_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+        if target.startswith(("https:", "http:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = path.parent / name if name else path
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+        assert (ROOT / name).is_file(), name
+    for module in re.findall(r"python -m\s+([\w.]+)", text):
+        assert importlib.util.find_spec(module) is not None, module

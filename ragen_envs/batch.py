@@ -46,6 +46,29 @@ class Plays(NamedTuple):
         return Plays(self.level.copy(), self.boards.copy(), self.facts.copy(), self.own)
 
 
+class Frames:
+    """Words before and after a description, as codes, each pair under a small number."""
+
+    def __init__(self) -> None:
+        self.codes = np.zeros((0, 2, 0), np.uint32)
+        """``uint32 [frames, 2, longest]``"""
+        self.lengths = np.zeros((0, 2), np.int64)
+        """``int64 [frames, 2]``; -1 where a number has no frame."""
+
+    def add(self, key: int, before: str, after: str) -> None:
+        """Put a frame under its number."""
+        more = max(0, key + 1 - len(self.codes))
+        longer = max(0, max(len(before), len(after)) - self.codes.shape[2])
+        self.codes = np.pad(self.codes, ((0, more), (0, 0), (0, longer)))
+        self.lengths = np.pad(self.lengths, ((0, more), (0, 0)), constant_values=-1)
+        for side, words in enumerate((before, after)):
+            self.codes[key, side, : len(words)] = [*map(ord, words)]
+            self.lengths[key, side] = len(words)
+
+
+_NO_FRAMES = Frames()
+
+
 class GameBatch(ABC, Generic[L, S]):
     """``num_envs`` plays of a game.
 
@@ -166,15 +189,25 @@ class GameBatch(ABC, Generic[L, S]):
         """``Game.grid`` of every play as a fresh array; all levels must be of the game's own size."""
         return plays.boards.reshape(-1, *self.shape).copy()
 
+    def draws(self, view: str) -> bool:
+        """The view is the board drawn with ``symbols``, of one size for all."""
+        return view == "grid" and self.symbols is not None and self._all_of_size
+
+    def draw_between(self, plays: Plays, key: np.ndarray, frames: Frames) -> list[str]:
+        """Of every play the drawn board, with the frame ``key[i]`` around it; none where that is negative."""
+        n, (height, width) = len(plays.level), self.shape
+        # One long text, cut at its zeros: much faster than to make and join the parts one by one.
+        text = np.empty(n * (height * (width + 1) + 2 * frames.codes.shape[2] + 1), np.uint32)
+        boards = plays.boards.view(np.uint8)
+        end = _spell(boards, self._letters, height, width, key, frames.codes, frames.lengths, text)
+        whole: str = text[:end].view(f"<U{end}").item()
+        return whole.split("\0")
+
     def describe(self, plays: Plays, view: str) -> list[str]:
         """``Game.describe`` of every play."""
         n = len(plays.level)
-        if view == "grid" and self.symbols is not None and self._all_of_size:
-            height, width = self.shape
-            codes = np.empty((n, height * (width + 1)), np.uint32)
-            _spell(plays.boards, self._letters, height, width, codes)
-            drawn: list[str] = codes.view(f"<U{codes.shape[1]}").ravel().tolist()
-            return drawn
+        if self.draws(view):
+            return self.draw_between(plays, np.full(n, -1), _NO_FRAMES)
         texts = []
         boards, facts = plays.boards.tobytes(), plays.facts.tobytes()
         long, short = len(boards) // n, len(facts) // n
@@ -201,15 +234,33 @@ def _begin(rows, index, table_boards, table_facts, level, boards, facts):
 
 
 @njit
-def _spell(boards, letters, height, width, text):
-    """Rows of letters with line breaks between them; the place after the last row stays empty (a zero)."""
+def _spell(boards, letters, height, width, key, frames, lengths, text):
+    """Frames with boards (``uint8``) in them, and zeros in between; returns where the text ends.
+
+    Indices are those of a ``range``, into slices, and codes unsigned: then nothing asks whether one is negative.
+    """
+    j = 0
     for i in range(len(boards)):
-        k, j = 0, 0
-        for _ in range(height):
-            for _ in range(width):
-                text[i, j] = letters[boards[i, k]]
-                k += 1
-                j += 1
-            text[i, j] = 10
-            j += 1
-        text[i, j - 1] = 0
+        if key[i] >= 0:
+            words = frames[key[i], 0, : lengths[key[i], 0]]
+            place = text[j : j + len(words)]
+            for k in range(len(words)):
+                place[k] = words[k]
+            j += len(words)
+        for row in range(height):
+            place = text[j : j + width + 1]
+            cells = boards[i, row * width : (row + 1) * width]
+            for column in range(len(cells)):
+                place[column] = letters[cells[column]]
+            place[width] = 10
+            j += width + 1
+        j -= 1
+        if key[i] >= 0:
+            words = frames[key[i], 1, : lengths[key[i], 1]]
+            place = text[j : j + len(words)]
+            for k in range(len(words)):
+                place[k] = words[k]
+            j += len(words)
+        text[j] = 0
+        j += 1
+    return j - 1

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ragen_envs import batch_seeding, protocol
-from ragen_envs.batch import GameBatch, Plays
+from ragen_envs.batch import Frames, GameBatch, Plays
 from ragen_envs.jit import njit
 from ragen_envs.seeding import LUCK
 from ragen_envs.text_env import TextEnv
@@ -22,6 +22,8 @@ from ragen_envs.text_env import TextEnv
 PARSED_KEPT = 4096
 """Texts whose reading is remembered; longer ones than ``PARSED_LENGTH`` are read afresh."""
 PARSED_LENGTH = 1000
+NUMBERED = 1000
+"""Most actions of an episode whose frames are kept by number, where the actions left alone decide on them."""
 FRAMES_KEPT = 1 << 16
 """Texts around a state that are remembered before all are forgotten."""
 
@@ -118,6 +120,7 @@ class CompiledPlays:
         self._picked = np.zeros(n, np.int64)
         self._one_each = np.ones(n, np.int32)
         self._frames: dict[Any, tuple[str, str]] = {}
+        self._numbered = Frames()
         self._openings: dict[int, tuple[str, str]] = {}
         self._named: dict[int, tuple[str, ...]] = {}
         self._now = Moment(
@@ -204,10 +207,10 @@ class CompiledPlays:
 
     def step(self, actions: Any, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         n, single, batch, before = self._n, self._single, self._batch, self._now
-        counts, (reward, total) = before.counts.copy(), np.zeros((2, n))
-        flags = np.zeros((7, n), bool)
-        ended, terminated, truncated = flags[4:]
-        flags, status = flags[:4], None
+        counts, rewards, marks = before.counts.copy(), np.zeros((2, n)), np.zeros((7, n), bool)
+        reward, total = rewards
+        ended, terminated, truncated = marks[4:]
+        flags, status = marks[:4], None
         if self._discrete:
             wanted, n_wanted = actions.astype(np.int8).reshape(n, 1), self._one_each
         else:
@@ -228,20 +231,10 @@ class CompiledPlays:
             flags[SUCCESS],
             flags[EFFECTIVE],
         )
-        _account(
-            active,
-            counts,
-            flags,
-            reward,
-            ended,
-            total,
-            terminated,
-            truncated,
-            self._discrete,
-            single.max_turns,
-            single.max_actions,
-            single.format_penalty,
-        )
+        if self._discrete:
+            _account_actions(active, counts, marks, rewards, single.max_actions)
+        else:
+            _account_turns(active, counts, marks, rewards, single.max_turns, single.format_penalty)
         self._now, self._shown = (
             Moment(batch.plays, counts, flags, wanted, reward, None if self._discrete else actions, status),
             False,
@@ -288,20 +281,22 @@ class CompiledPlays:
         return tuple(frames)
 
     def _texts(self, moment: Moment) -> list[str]:
-        described = self._batch.describe(moment.plays, self._single.view)
         turns = moment.counts[TURN]
+        begun = np.flatnonzero(turns == 0)
         if len(self._frames) > FRAMES_KEPT:
             self._frames.clear()
-        if self._discrete:
-            # With discrete actions the turn alone says how many actions are left.
-            keys = (2 * turns + moment.flags[OVER]).tolist()
-            for key in set(keys) - self._frames.keys():
-                self._frames[key] = self._frame(moment, keys.index(key))
-            frames: Any = map(self._frames.__getitem__, keys)
+        # With discrete actions the turn alone says how many actions are left.
+        keys = 2 * turns + moment.flags[OVER]
+        if self._discrete and self._single.max_actions <= NUMBERED and self._batch.draws(self._single.view):
+            keys[begun] = -1
+            for key in np.flatnonzero(np.bincount(keys + 1)).tolist():
+                if key > len(self._numbered.lengths) or (key and self._numbered.lengths[key - 1, 0] < 0):
+                    self._numbered.add(key - 1, *self._frame(moment, int((keys == key - 1).argmax())))
+            texts = described = self._batch.draw_between(moment.plays, keys, self._numbered)
         else:
-            frames = self._feedback_frames(moment)
-        texts = [f"{before}{text}{after}" for (before, after), text in zip(frames, described, strict=True)]
-        begun = np.flatnonzero(turns == 0)
+            described = self._batch.describe(moment.plays, self._single.view)
+            frames = self._small_frames(moment, keys.tolist()) if self._discrete else self._feedback_frames(moment)
+            texts = [f"{before}{text}{after}" for (before, after), text in zip(frames, described, strict=True)]
         for i, index in zip(begun.tolist(), moment.plays.level[begun].tolist(), strict=True):
             opening = self._openings.get(index)
             if opening is None:
@@ -320,6 +315,12 @@ class CompiledPlays:
         if key not in self._frames:
             self._frames[key] = self._frame(moment, i)
         return self._frames[key]
+
+    def _small_frames(self, moment: Moment, keys: list[int]) -> list[tuple[str, str]]:
+        for key in set(keys):
+            if key not in self._frames:
+                self._frames[key] = self._frame(moment, keys.index(key))
+        return [self._frames[key] for key in keys]
 
     def _feedback_frames(self, moment: Moment) -> list[tuple[str, str]]:
         names, rewards, wanted = self._names(moment.plays), moment.reward.tolist(), moment.wanted.tolist()
@@ -465,25 +466,51 @@ def _clear(rows, counts, flags, max_actions):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _account(  # type: ignore[no-untyped-def]
-    active, counts, flags, reward, ended, total, terminated, truncated, discrete, max_turns, max_actions, format_penalty
-):
-    """The turn protocol after the game's step: budgets, penalty, and how the episode ends; as in ``TextEnv.step``."""
+def _account_actions(active, counts, marks, rewards, max_actions):  # type: ignore[no-untyped-def]
+    """The protocol of discrete actions after the game's step: each is well-formed, and counted. As ``TextEnv._act``.
+
+    One short loop for each array: those the compiler turns into vector instructions, a long one it does not.
+    """
+    n = len(active)
+    for i in range(n):
+        counts[0, i] += active[i]
+    for i in range(n):
+        counts[1, i] -= active[i]
+    for i in range(n):
+        counts[3, i] = active[i]
+    for i in range(n):
+        marks[1, i] = active[i]
+    for i in range(n):
+        rewards[1, i] = rewards[0, i]
+    if max_actions == 1:
+        for i in range(n):
+            marks[5, i] = active[i]
+    else:
+        for i in range(n):
+            marks[5, i] = marks[4, i]
+        for i in range(n):
+            marks[6, i] = active[i] & (counts[1, i] <= 0)
+    for i in range(n):
+        marks[3, i] = marks[5, i] | marks[6, i]
+
+
+@njit
+def _account_turns(active, counts, marks, rewards, max_turns, format_penalty):  # type: ignore[no-untyped-def]
+    """The turn protocol after the game's step: budgets, penalty, the end of the episode; as ``TextEnv._play_turn``."""
     turns, lefts, n_invalid, n_wanted, executed, dropped = counts
-    _, format_ok, _, over = flags
+    _, format_ok, _, over, ended, terminated, truncated = marks
+    reward, total = rewards
     for i in range(len(active)):
         if not active[i]:
             continue
-        if discrete:  # an action is a turn: well-formed, and counted even if it was not carried out
-            n_wanted[i], dropped[i], format_ok[i] = 1, 0, True
-        turn, left = turns[i] + 1, lefts[i] - (1 if discrete else executed[i])
+        turn, left = turns[i] + 1, lefts[i] - executed[i]
         if not ended[i]:
             dropped[i] += n_wanted[i] - executed[i]
         right = format_ok[i]
         total[i] = reward[i] + (0.0 if right else format_penalty)
         terminated[i] = ended[i]
-        truncated[i] = left <= 0 or (not discrete and turn >= max_turns)
-        if (max_actions if discrete else max_turns) == 1:
+        truncated[i] = left <= 0 or turn >= max_turns
+        if max_turns == 1:
             terminated[i], truncated[i] = True, False
         turns[i], lefts[i] = turn, left
         if not right:

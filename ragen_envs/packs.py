@@ -51,6 +51,18 @@ _SUFFIX = ".pack"
 _SHIPPED = importlib.resources.files("ragen_envs") / "data"
 
 
+def _class(name: str) -> type:
+    """The class ``module:Class``."""
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"there is no game {name!r}: {error}") from None
+    if not isinstance(kind, type):
+        raise ValueError(f"{name} is not a class")
+    return kind
+
+
 class Request(NamedTuple):
     """What a pack holds. Hashable, so that it can stand for its pack where that would be too big."""
 
@@ -66,12 +78,15 @@ class Request(NamedTuple):
         return digest("pack request", *self)
 
     def new_game(self) -> PackedGame[Any, Any]:
-        """The game, making new levels."""
-        module, _, name = self.game.partition(":")
-        built: PackedGame[Any, Any] = getattr(importlib.import_module(module), name)(
-            **json.loads(self.arguments), levels="generated"
-        )
-        return built
+        """The game, making new levels.
+
+        Raises:
+            ValueError: there is no such game, or it has no packs. Files name games, so nothing else is ever called.
+        """
+        kind = _class(self.game)
+        if not issubclass(kind, PackedGame):
+            raise ValueError(f"{self.game} is not a game with level packs")
+        return kind(**json.loads(self.arguments) | {"levels": "generated"})
 
 
 class Rows(Sequence[L]):
@@ -216,7 +231,10 @@ def _find(request: Request) -> Pack:
     folder = cache_folder()
     if folder is not None and folder.is_dir():
         for path in sorted(folder.glob(f"*-{request.key}-*{_SUFFIX}")):
-            return load(path)[1]
+            header, pack = load(path)
+            if Request(header["game"], json.dumps(header["arguments"], sort_keys=True), header["levels"]) == request:
+                return pack
+            warnings.warn(f"{path} holds other levels than its name says and is not used: delete it", stacklevel=2)
     name, content = build(request)
     try:
         if folder is None:
@@ -267,11 +285,7 @@ def _fingerprint(path: Path) -> str:
 
 def _open_path(path: Path, kind: type[PackedGame[Any, Any]]) -> Pack:
     if path.is_file() and path.read_bytes()[: len(_MAGIC)] == _MAGIC:
-        header, pack = load(path)
-        wanted = f"{kind.__module__}:{kind.__qualname__}"
-        if header["game"] != wanted:
-            raise ValueError(f"{path} is a pack of {header['game']}, not of {wanted}")
-        return pack
+        return load(path, f"{kind.__module__}:{kind.__qualname__}")[1]
     game = kind(levels="generated")  # type: ignore[call-arg]
     levels, arguments = game.read_levels(path)
     by_split: dict[str, dict[Any, Any]] = {split: {} for split in SPLITS}
@@ -344,11 +358,15 @@ def _content_digest(header: bytes, records: bytes) -> str:
     return hashlib.blake2b(header + records, digest_size=8).hexdigest()
 
 
-def decode(content: bytes, name: str) -> tuple[dict[str, Any], Pack]:
+def decode(content: bytes, name: str, game: str | None = None) -> tuple[dict[str, Any], Pack]:
     """Header and levels in a file's content.
 
+    Args:
+        game: the game that the levels must be of; None = any. No other one is imported.
+
     Raises:
-        ValueError: the content is not that of the digest in the name, or of another version of the format.
+        ValueError: the content is not that of the digest in the name, of another version of the format, or of another
+            game.
     """
     damaged = f"the level pack {name} is damaged (its content is not that of its name): delete it and build it again"
     if not content.startswith(_MAGIC):
@@ -365,6 +383,8 @@ def decode(content: bytes, name: str) -> tuple[dict[str, Any], Pack]:
         raise ValueError(damaged)
     if header["version"] != VERSION:
         raise ValueError(f"{name} has version {header['version']} of the pack format, this program reads {VERSION}")
+    if game not in (None, header["game"]):
+        raise ValueError(f"{name} is a pack of {header['game']}, not of {game}")
     read = Request(header["game"], json.dumps(header["arguments"]), header["levels"]).new_game().from_record
     ends = np.cumsum(counts).tolist()
     parts = zip(SPLITS, [0, *ends], ends, strict=False)
@@ -372,10 +392,10 @@ def decode(content: bytes, name: str) -> tuple[dict[str, Any], Pack]:
     return header, Pack(header["arguments"], splits)
 
 
-def load(path: Path) -> tuple[dict[str, Any], Pack]:
-    """Header and levels of a file; see :func:`decode` for errors."""
+def load(path: Path, game: str | None = None) -> tuple[dict[str, Any], Pack]:
+    """Header and levels of a file; see :func:`decode` for ``game`` and errors."""
     try:
-        return decode(path.read_bytes(), path.name)
+        return decode(path.read_bytes(), path.name, game)
     except ValueError as error:
         raise ValueError(f"{path.parent}: {error}") from None
 
@@ -413,12 +433,11 @@ def request_of_id(id: str, overrides: dict[str, Any] | None = None, levels: int 
     name, kwargs, _ = TABLE.get(id, (id, {}, ""))
     if ":" not in name:
         raise ValueError(f"{id!r} is neither an id ({', '.join(TABLE)}) nor a game 'module:Class'")
-    module, _, attribute = name.partition(":")
-    kind = getattr(importlib.import_module(module), attribute)
+    kind = _class(name)
     if not issubclass(kind, PackedGame):
         return None
     wanted = {k: v for k, v in kwargs.items() if k in kind.level_arguments} | (overrides or {})
-    return request_of(kind(**wanted, levels="generated"), levels)
+    return request_of(kind(**wanted | {"levels": "generated"}), levels)
 
 
 def statistics(pack: Pack) -> Iterable[str]:
@@ -470,10 +489,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 parser.error("there is no home folder: give --out")
         for request in requests:
             name, content = build(request)
+            write(folder / name, content)
             for old in folder.glob(f"*-{request.key}-*{_SUFFIX}"):
                 if old.name != name:
                     old.unlink()
-            write(folder / name, content)
             print(folder / name)
     except (ValueError, TypeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -295,8 +295,16 @@ class _Subject:
         """The exact values, where the game has them."""
         found = self.game.oracle(state, left)
         if found is None:
+            _need(not self.has_oracle, f"oracle gives None with {left} actions left, and values elsewhere: "
+                  + _show(self.game.describe(state, self.game.views[0])))  # fmt: skip
             raise _NotApplicable("the game has no oracle")
         return found
+
+    @functools.cached_property
+    def has_oracle(self) -> bool:
+        """The game has exact values somewhere at least."""
+        asked = ((state, n) for state, left in self.positions(12) for n in (left, 1))
+        return any(self.game.oracle(state, n) is not None for state, n in asked)
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------
@@ -1133,14 +1141,22 @@ def _grid(subject: _Subject) -> None:
 
 @_rule(
     "step returns an Outcome with a finite float reward and the bools terminated, success and effective; "
-    "success only where the game ends; effective exactly where the state changed, as state_key tells.",
+    "success only where the game ends; effective exactly where the state changed, as state_key tells; a game that "
+    "says deterministic needs no rng.",
     "success is the goal of the game, not a paying step. state_key must hold the whole state, and effective "
-    "compare it.",
+    "compare it. deterministic is an attribute or a property, False where any action draws.",
 )
 def _outcomes(subject: _Subject) -> None:
-    sure = getattr(subject.game, "deterministic", False)
+    sure = subject.game.deterministic
+    _need(type(sure) is bool, f"deterministic is {_show(sure)}, not a bool")
     for move in subject.moves:
         _need(not (sure and move.lucky), f"{move}: the game says that it is deterministic and drew from rng")
+        if sure:
+            try:
+                subject.game.step(move.state, move.action, None)  # type: ignore[arg-type]
+            except Exception as error:
+                raise _Fault(f"{move}: the game says that it is deterministic, and with rng None step raises "
+                             + _raised(error)) from None  # fmt: skip
         outcome = move.outcome
         _need(isinstance(outcome, Outcome), f"step gives {_show(outcome)}")
         _need(type(outcome.reward) is float and math.isfinite(outcome.reward), f"{move}: the reward is "
@@ -1285,11 +1301,15 @@ def _close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def _unbiased(errors: Sequence[float], what: str) -> None:
-    """The mean error is 0 within the noise; rare events that no sample may hold are allowed for (Bernstein)."""
+def _unbiased(errors: Sequence[float], what: str, *, rare: float = 0.0) -> None:
+    """The mean error is 0 within the noise; rare events that no sample may hold are allowed for (Bernstein).
+
+    Args:
+        rare: how large the error of such an event may be, if larger than any that was seen.
+    """
     n, mean = len(errors), math.fsum(errors) / len(errors)
     deviation = math.sqrt(math.fsum((e - mean) ** 2 for e in errors) / max(1, n - 1))
-    limit = _DEVIATIONS * deviation / math.sqrt(n) + 15 * max(map(abs, errors)) / n
+    limit = _DEVIATIONS * deviation / math.sqrt(n) + 15 * max(rare, *map(abs, errors)) / n
     _need(abs(mean) <= limit + 1e-9, f"{what}: on average {mean:+.4g} away, {limit:.4g} allowed, over {n} samples")
 
 
@@ -1468,7 +1488,7 @@ def _optimal_play(subject: _Subject) -> None:
     for action, errors in returns.items():
         _unbiased(errors, f"return of optimal play, {action} actions, against what was promised")
     for action, errors in wins.items():
-        _unbiased(errors, f"success of optimal play, {action} actions, against what the plan expects")
+        _unbiased(errors, f"success of optimal play, {action} actions, against what the plan expects", rare=1.0)
 
 
 @_rule(
@@ -1484,12 +1504,14 @@ def _random_play(subject: _Subject) -> None:
             right = done is None or (done.reward, done.success) == (0.0, float(move.outcome.success))
             _need(right, f"of a game finished with success {move.outcome.success} random_play gives {_show(done)}")
     errors: tuple[list[float], list[float]] = ([], [])
-    rng = random.Random(2)
+    rng, best = random.Random(2), 0.0
     for seed in range(8):
         start = game.initial(game.draw_level(seed, subject.env.split))
         expected = game.random_play(start, budget)
         if expected is None:
             raise _NotApplicable("the game does not say what random play is worth")
+        values = game.oracle(start, budget)
+        best = max(best, abs(values.value) if values is not None else 0.0)
         for luck in (np.random.default_rng([seed, i]) for i in range(60)):
             state, total, success = start, 0.0, False
             for _ in range(budget):
@@ -1499,8 +1521,8 @@ def _random_play(subject: _Subject) -> None:
                     break
             errors[0].append(total - expected.reward)
             errors[1].append(success - expected.success)
-    for what, found in zip(("return", "success"), errors, strict=True):
-        _unbiased(found, f"{what} of random play against random_play")
+    for what, found, most in zip(("return", "success"), errors, (best, 1.0), strict=True):
+        _unbiased(found, f"{what} of random play against random_play", rare=most)
 
 
 # --- command line ----------------------------------------------------------------------------------------------------

@@ -61,43 +61,42 @@ class SokobanBatch(GameBatch[Level, "State"]):
 
 @njit
 def _step(boards, facts, active, wanted, n_wanted, left, rewards, reward, executed, ended, success, effective):
-    # Codes: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on target. Floor, box and player are
-    # told apart from their likes on a target by the one bit that is looked at below.
+    # Codes: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on target. What an action does is
+    # computed with 0 and 1 in the place of branches: where random actions lead, no processor foresees.
+    last = boards.shape[1] - 1
     for i in range(len(active)):
         if not active[i]:
             continue
-        row, column, done = facts[i, 0], facts[i, 1], facts[i, 2]
-        n_boxes, height, width = facts[i, 3], facts[i, 4], facts[i, 5]
-        total, solved, moved, used = 0.0, False, False, 0
+        row, column, done = np.int64(facts[i, 0]), np.int64(facts[i, 1]), np.int64(facts[i, 2])
+        n_boxes, height, width = np.int64(facts[i, 3]), np.int64(facts[i, 4]), np.int64(facts[i, 5])
+        total, solved, moved, used = 0.0, np.int64(0), np.int64(0), 0
         for k in range(min(n_wanted[i], left[i])):
-            action = wanted[i, k]
-            down = -1 if action == 0 else 1 if action == 1 else 0
-            right = -1 if action == 2 else 1 if action == 3 else 0
+            action = np.int64(wanted[i, k])  # up, down, left, right
+            sign, sideways = 2 * (action & 1) - 1, action >> 1
+            down, right = sign * (1 - sideways), sign * sideways
             used += 1
             r, c = row + down, column + right
-            change = 0
-            free = False
-            if 0 <= r < height and 0 <= c < width:
-                code = boards[i, r * width + c]
-                if code == 1 or code == 2:
-                    free = True
-                elif code == 3 or code == 4:
-                    br, bc = r + down, c + right
-                    if 0 <= br < height and 0 <= bc < width:
-                        beyond = boards[i, br * width + bc]
-                        if beyond == 1 or beyond == 2:
-                            free = True
-                            boards[i, br * width + bc] = 3 if beyond == 2 else 4
-                            change = (1 if beyond == 2 else 0) - (1 if code == 3 else 0)
-                if free:
-                    here = row * width + column
-                    boards[i, here] = 2 if boards[i, here] == 6 else 1
-                    boards[i, r * width + c] = 6 if code == 2 or code == 3 else 5
-                    row, column, moved = r, c, True
-                    done += change
-                    solved = done == n_boxes
-            total += rewards[change + 1, 1 if solved else 0]
+            br, bc = r + down, c + right
+            here = row * width + column
+            ahead = min(max(r * width + c, 0), last)
+            behind = min(max(br * width + bc, 0), last)
+            code, beyond = np.int64(boards[i, ahead]), np.int64(boards[i, behind])
+            inside = np.int64((r >= 0) & (r < height) & (c >= 0) & (c < width))
+            room = np.int64((br >= 0) & (br < height) & (bc >= 0) & (bc < width) & ((beyond == 1) | (beyond == 2)))
+            push = inside & room & np.int64((code == 3) | (code == 4))
+            go = push | (inside & np.int64((code == 1) | (code == 2)))
+            # In this order: where nothing goes, the three cells may be one, and each is given what it holds.
+            boards[i, behind] = beyond + push * (5 - 2 * beyond)  # 1 to 4, 2 to 3
+            boards[i, ahead] = code + go * (5 + np.int64((code == 2) | (code == 3)) - code)
+            boards[i, here] -= 4 * go
+            row += go * down
+            column += go * right
+            moved |= go
+            change = push * (beyond + code - 5)
+            done += change
+            solved = go & np.int64(done == n_boxes)
+            total += rewards[change + 1, solved]
             if solved:
                 break
         facts[i, 0], facts[i, 1], facts[i, 2] = row, column, done
-        reward[i], executed[i], ended[i], success[i], effective[i] = total, used, solved, solved, moved
+        reward[i], executed[i], ended[i], success[i], effective[i] = total, used, solved != 0, solved != 0, moved != 0

@@ -24,7 +24,6 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
@@ -47,14 +46,6 @@ _KEYS = np.random.Generator(np.random.PCG64(20250101)).integers(0, 1 << 31, (2, 
 
 
 @intrinsic
-def _count_zeros(typing_context: Any, x: Any) -> Any:
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), build
-
-
-@intrinsic
 def _count_ones(typing_context: Any, x: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
@@ -74,7 +65,7 @@ def ones(x: Any) -> int:
 
 @overload(lowest)
 def _lowest(x):  # type: ignore[no-untyped-def]
-    return lambda x: _count_zeros(x)  # type: ignore[call-arg]
+    return lambda x: _count_ones((x - _ONE) & ~x)  # type: ignore[call-arg]
 
 
 @overload(ones)
@@ -363,12 +354,12 @@ def prepare(cells, height, width, seen, stack, words, numbers, sides, distance):
     alive, farthest = _write_distances(floor, goals, stride, not_first, not_last, sides, distance)
     dead = ~alive  # walls and cells outside the box included
     words[_FLOOR], words[_NOT_FIRST], words[_NOT_LAST], words[_ALIVE] = floor, not_first, not_last, alive
-    words[_STUCK_H] = (
-        ~(_shifted(floor, 2, stride, not_first, not_last) & _shifted(floor, 3, stride, not_first, not_last))
-    ) | (~_shifted(alive, 2, stride, not_first, not_last) & ~_shifted(alive, 3, stride, not_first, not_last))
-    words[_STUCK_V] = (
-        ~(_shifted(floor, 0, stride, not_first, not_last) & _shifted(floor, 1, stride, not_first, not_last))
-    ) | (~_shifted(alive, 0, stride, not_first, not_last) & ~_shifted(alive, 1, stride, not_first, not_last))
+    for axis in range(2):
+        # ``a`` and ``b`` are no constants to numba, which would compile a copy of ``_shifted`` for each.
+        a, b = 2 * axis, 2 * axis + 1
+        words[_STUCK_V - axis] = (
+            ~(_shifted(floor, a, stride, not_first, not_last) & _shifted(floor, b, stride, not_first, not_last))
+        ) | (~_shifted(alive, a, stride, not_first, not_last) & ~_shifted(alive, b, stride, not_first, not_last))
     words[_GOALS], words[_BOXES] = goals, boxes
     words[_PLAYER] = _bit((player // width - top) * columns + player % width - first)
     numbers[_STRIDE], numbers[_N_BOXES], numbers[_FARTHEST] = columns, ones(goals), ones(goals) * farthest
@@ -725,7 +716,7 @@ def workspace():  # type: ignore[no-untyped-def]
 
 
 @njit
-def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, plans):  # type: ignore[no-untyped-def]
+def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit):  # type: ignore[no-untyped-def]
     """Solve boards one after the other.
 
     Args:
@@ -733,7 +724,6 @@ def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, pl
         heights, widths: ``int64 [N]``.
         max_cost, node_limit: per board.
         scale, factor: the weight is ``factor / scale``.
-        plans: whether to write plans.
 
     Returns:
         ``results int64 [N, 3]`` (status, pushes or -1, states expanded), and the plans as ``actions uint8``, those of
@@ -742,7 +732,7 @@ def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, pl
     n_boards = heights.shape[0]
     results = np.empty((n_boards, 3), np.int64)
     ends = np.zeros(n_boards + 1, np.int64)
-    actions = np.empty(max(64, 64 * n_boards) if plans else 0, np.uint8)
+    actions = np.empty(max(64, 64 * n_boards), np.uint8)
     largest = most_targets = begins = 0
     for i in range(n_boards):
         size = heights[i] * widths[i]
@@ -756,6 +746,7 @@ def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, pl
     sides = np.empty((64, 4), np.uint64)
     distance = np.empty((256, most_targets), np.int64)
     pool, nodes, table, chains, control = workspace()
+    budget = np.int64(UNBOUNDED)  # a plain constant would have numba compile the search once more, for this value
     begins = 0
     for i in range(n_boards):
         size = heights[i] * widths[i]
@@ -774,20 +765,19 @@ def solve_boards(cells, heights, widths, max_cost, scale, factor, node_limit, pl
                     pool, nodes, table, chains = grown(pool, nodes, table, chains, control)
                 status = search(
                     words, numbers, sides, distance, pool, nodes, table, chains, control,
-                    max_cost, scale, factor, node_limit, UNBOUNDED,
+                    max_cost, scale, factor, node_limit, budget,
                 )  # fmt: skip
             expanded = control[_EXPANDED]
             if status == SOLVED:
                 pushes = nodes[control[_FOUND], _COST]
-                if plans:
+                end = write_plan(words, numbers, pool, nodes, control, actions, ends[i])
+                while end < 0:
+                    longer = np.empty(2 * actions.shape[0], np.uint8)
+                    for k in range(ends[i]):
+                        longer[k] = actions[k]
+                    actions = longer
                     end = write_plan(words, numbers, pool, nodes, control, actions, ends[i])
-                    while end < 0:
-                        longer = np.empty(2 * actions.shape[0], np.uint8)
-                        for k in range(ends[i]):
-                            longer[k] = actions[k]
-                        actions = longer
-                        end = write_plan(words, numbers, pool, nodes, control, actions, ends[i])
-                    ends[i + 1] = end
+                ends[i + 1] = end
         results[i, 0], results[i, 1], results[i, 2] = status, pushes, expanded
     return results, actions, ends
 

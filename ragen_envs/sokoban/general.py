@@ -30,7 +30,8 @@ Read it from top to bottom:
 
 Simplifications: one thread; no macro moves, and deadlocks are not looked up in pattern tables. Compiled code never
 looks at a clock: it returns after a number of expansions and is called again. All of it lives in this file because
-numba's cache does not notice changes in other files; nothing is recursive.
+numba's cache does not notice changes in other files; nothing is recursive. Arguments of helpers are made ``int64``,
+because each helper is compiled once for every type (and for every constant) that it is called with.
 """
 
 from __future__ import annotations
@@ -224,7 +225,8 @@ def distances(board, ends, player, backwards):  # type: ignore[no-untyped-def]
                 behind, ahead = near[origin, d ^ 1], near[origin, d]
                 if behind == n or ahead == n:
                     continue
-                before, after = spot_of(sides, origin, behind), spot_of(sides, ahead, origin)
+                before = spot_of(sides, np.int64(origin), np.int64(behind))
+                after = spot_of(sides, np.int64(ahead), np.int64(origin))
                 known, new = (before, after) if backwards else (after, before)
                 if known == here and table[new, j] == FAR:
                     table[new, j] = table[here, j] + 1
@@ -299,7 +301,7 @@ def rematch(table, m, total, end, spot):  # type: ignore[no-untyped-def]
     if table[spot, end] == table[m[BOX_SPOT, box], end] - 1:
         return total - 1  # one push never gains more
     m[BOX_OF, end] = -1
-    length = _cheapest_path(table, m, spot)[1]
+    length = _cheapest_path(table, m, np.int64(spot))[1]  # as in `match`, so that it is compiled once
     m[BOX_OF, end] = box
     return min(total - m[BOX_PRICE, box] + length, FAR)
 
@@ -433,7 +435,7 @@ def corral_pushes(near, goal, sides, alive, box_at, seen, now, inside, work, mov
             unsolved |= goal[c] == 0
             for d in range(4):
                 behind, ahead = near[c, d ^ 1], near[c, d]
-                if behind == n or ahead == n or not alive[spot_of(sides, ahead, c)]:
+                if behind == n or ahead == n or not alive[spot_of(sides, np.int64(ahead), np.int64(c))]:
                     continue
                 if inside[behind] == stamp or (box_at[ahead] > 0 and inside[ahead] == stamp):
                     continue
@@ -621,7 +623,7 @@ def begin(problem, boxes, player):  # type: ignore[no-untyped-def]
                 key = _key(keys, rows, i)
                 slots[_slot(rows, slots, rows[i], key)] = (key >> 31 << 31) | (i + 1)
                 # The order of roots is not important, and the first state taken out needs no priority: 0 serves.
-                _open(heads, entries, numbers, i, 0)
+                _open(heads, entries, numbers, i, np.int64(0))
     return Frontier(rows, nodes, slots, heads, entries, numbers)
 
 
@@ -710,10 +712,10 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
 
         # The state: who stands where, and the bound.
         now += n + 1
-        player = int(rows[state, 0])
+        player = np.int64(rows[state, 0])
         for k in range(n_boxes):
-            c = int(rows[state, k + 1])
-            boxes[k] = c
+            boxes[k] = rows[state, k + 1]
+            c = int(boxes[k])
             box_at[c] = k + 1
             solid[c] = 1
             seen[c] = seen_after[c] = SOLID
@@ -767,7 +769,7 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
             else:
                 to = near[c, d]
                 player = c
-            spot = spot_of(sides, to, player)
+            spot = spot_of(sides, np.int64(to), np.int64(player))
             if not alive[spot]:
                 continue
             box = box_at[c] - 1
@@ -779,7 +781,7 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
             # The new state's key, of all mirror images the smallest one.
             kept = not backwards and _region_kept(near, solid, seen, now, c, to, d)
             walked = best = 0
-            key = LARGEST_KEY
+            key = np.int64(LARGEST_KEY)
             for s in range(n_images):
                 low = min(player_low[s], images[s, c])
                 if not kept or player_low[s] == images[s, to]:
@@ -787,7 +789,7 @@ def advance(problem, frontier, expansions, bound_weight, cost_weight, max_cost, 
                         now_after += 1
                         seen_after[c] = 0
                         seen_after[to] = SOLID
-                        walked = flood(near, seen_after, player, now_after, work)
+                        walked = flood(near, seen_after, np.int64(player), now_after, work)
                         seen_after[c] = SOLID
                         seen_after[to] = 0
                     low = n

@@ -40,6 +40,10 @@ NODE_LIMIT = 200_000
 """Nodes of one forward search whose result is needed."""
 WORK_LIMIT = 4_000_000
 """States and nodes of one request, all rooms together: some seconds."""
+FLOODED = 200
+"""Cells of a board whose nodes count once; on a board that is ``k`` times as large a node counts ``k`` times."""
+LARGEST_TABLE = 1 << 26
+"""Most distances between cells and targets that are held in memory."""
 
 
 def check_request(
@@ -68,6 +72,11 @@ def check_request(
     interior = (height - 2) * (width - 2)
     if boxes + 2 > interior:
         raise ValueError(f"boxes must be at most {interior - 2} on a {height} x {width} board: {boxes}")
+    if boxes * height * width > LARGEST_TABLE:
+        raise ValueError(
+            f"boxes must be at most {LARGEST_TABLE // (height * width)} on a {height} x {width} board, for more memory "
+            f"would be needed than is reasonable: {boxes}"
+        )
     for what, low, high in (("steps", min_steps, max_steps), ("pushes", min_pushes, max_pushes)):
         if low < 1:
             raise ValueError(f"min_{what} must be at least 1: {low}")
@@ -194,18 +203,19 @@ def _by_placement(
     most_pushes = search.UNBOUNDED if max_pushes is None else max_pushes
     deltas = np.array((-width, width, -1, 1), np.int64)
     random = np.array([rng.integers(1, 1 << 63)], np.uint64)
+    size = max(1, height * width // FLOODED)
     work = 0
     for tries in range(1, max_tries + 1):
         floor, targets, distance, rows = rooms.furnish(random, height, width, boxes, PLACEMENTS)
         for row in rows:
             pushes, nodes = rooms.optimum(floor, targets, deltas, distance, row, False, PUSH_NODES)
-            work += nodes
+            work += nodes * size
             if not min_pushes <= pushes <= most_pushes:
                 continue
             steps = 0
             if with_steps:
-                steps, nodes = rooms.optimum(floor, targets, deltas, distance, row, True, NODE_LIMIT)
-                work += nodes
+                steps, nodes = rooms.optimum(floor, targets, deltas, distance, row, True, NODE_LIMIT // size)
+                work += nodes * size
                 if not min_steps <= steps <= most_steps:
                     continue
             return tries, _level(height, width, floor, targets, row, steps, pushes)

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +168,7 @@ class Level:
     @cached_property
     def deltas(self) -> tuple[int, int, int, int]:
         """Offsets in :attr:`buffer` of the neighbours up, down, left and right."""
-        return (-self.stride, self.stride, -1, 1)
+        return _deltas(self.stride)
 
     @cached_property
     def buffer(self) -> bytes:
@@ -211,6 +211,12 @@ class Level:
         return digest("sokoban", smallest_symmetry(board).hex())
 
 
+@lru_cache(maxsize=256)
+def _deltas(stride: int) -> tuple[int, int, int, int]:
+    # One tuple for all levels of a width: what is in use all the time stays in the processor's cache.
+    return (-stride, stride, -1, 1)
+
+
 _NAMES = ("wall", "floor", "target", "box on a target", "box", "player", "player on a target")
 
 
@@ -232,6 +238,8 @@ def parse_xsb(text: str) -> Level:
     if not rows:
         raise ValueError("no board: the text has no rows")
     width = max(map(len, rows))
+    if max(len(rows), width) > MAX_SIDE:  # before rows are filled up, which may be far longer than the text
+        raise ValueError(f"a board's sides must be 1 to {MAX_SIDE} cells, not {len(rows)} x {width}")
     cells = bytearray()
     for r, row in enumerate(rows):
         if not row:
@@ -283,22 +291,22 @@ def level_files(path: str | os.PathLike[str]) -> list[Path]:
     top = Path(path)
     if not top.is_dir():
         return [top]
-    return sorted(file for file in top.rglob("*") if file.suffix in (".xsb", ".sok", ".txt") and file.is_file())
+    return sorted(file for file in top.rglob("*") if file.suffix.lower() in (".xsb", ".sok", ".txt") and file.is_file())
 
 
 def _read_file(path: Path) -> list[tuple[str, Level]]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # without a byte order mark
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8: levels are XSB drawings") from None
     levels: list[tuple[str, Level]] = []
     rows: list[str] = []
     begin = 1
-    in_comment = False
+    comment = 0  # line in which the comment began that is being read
     for number, line in enumerate([*lines, ""], start=1):
         line = line.rstrip("\r")
         word = line.strip().lower()
-        if not in_comment and word and _ROW.fullmatch(line):
+        if not comment and word and _ROW.fullmatch(line):
             if not rows:
                 begin = number
             rows.append(line)
@@ -310,13 +318,15 @@ def _read_file(path: Path) -> list[tuple[str, Level]]:
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
             rows = []
-        if in_comment:
-            in_comment = word not in ("comment-end:", "comment_end:")
+        if comment:
+            comment = 0 if word in ("comment-end:", "comment_end:") else comment
         elif word == "comment:":
-            in_comment = True
+            comment = number
         elif word and not (_COMMENT.match(line) or _FIELD.match(line) or _HEADING.fullmatch(line)):
             raise ValueError(
                 f"{path}, line {number}: neither a row of a board ({XSB}, space, '_'), nor a comment (; or ::), nor a "
                 f"field (Title: ...): {line!r}"
             )
+    if comment:  # what follows may be levels, so it is not left out without a word
+        raise ValueError(f"{path}, line {comment}: a comment that no line 'Comment-End:' ends")
     return levels

@@ -3,7 +3,8 @@
 All states that can be reached from a level's start are tabulated once, where there are at most ``TABLE_LIMIT`` of them;
 the table answers every later question about the level, under any number of actions left. Where there are more, the
 values come from the states within ``actions_left`` actions of the asked one (exact as well), and distance and dead end
-from the solver.
+from the solver. The first questions about a level that may have many states are answered in that second way, since a
+table takes seconds there and an episode asks a few times only.
 
 Since every action costs something and every box brought home pays, the best return has a closed form: where success is
 in reach it is that of the shortest solution; where it is not, all actions are spent, and what they can earn is how many
@@ -15,6 +16,7 @@ depend on it. A game has no stop action: the value is that of acting until succe
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,7 +28,7 @@ import numpy as np
 from ragen_envs import finite_horizon
 from ragen_envs.game import Expectation, OracleValue, OracleValues, best_actions, budgets, by_level
 from ragen_envs.sokoban import search
-from ragen_envs.sokoban.levels import BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET, Level
+from ragen_envs.sokoban.levels import BOX, BOX_ON_TARGET, OUTSIDE, PLAYER, PLAYER_ON_TARGET, WALL, Level
 from ragen_envs.sokoban.solver import NODE_LIMIT, solve_board, state_arrays
 
 STEP_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
@@ -36,9 +38,17 @@ TABLE_LIMIT = 3_000_000
 """Most states of a table that covers a whole level."""
 HORIZON_LIMIT = 3_000_000
 """Most states within ``actions_left`` actions of a state on a level that is too big for a table."""
+AT_ONCE = 100_000
+"""Levels that can have no more states get their table at once; around a state of others, so many are looked at without
+a table."""
+PATIENCE = 40
+"""Questions about a bigger level before its table is made: that costs about as much as they do."""
 CACHE_STATES = 2_000_000
 """Most states in all cached tables together: some 50 bytes each with four boxes, 2 more per number of actions that was
 asked for, up to where nothing more can be earned, and 16 once random play was asked for."""
+
+LEVELS_COUNTED = 1 << 14
+"""Levels without a table whose questions are counted before all counts start again."""
 
 _REWARDS = np.array([STEP_REWARD, BOX_REWARD, SOLVED_REWARD])
 _KINDS = np.zeros(256, np.uint8)
@@ -116,6 +126,7 @@ class _Cache:
 
     def __init__(self) -> None:
         self.tables: OrderedDict[tuple[int, bytes], _Table] = OrderedDict()
+        self.asked: dict[tuple[int, bytes], int] = {}
         self.states = 0
         self.lock = Lock()
 
@@ -136,14 +147,36 @@ class _Cache:
                 self.states -= len(self.tables.popitem(last=False)[1])
         return table
 
+    def pays(self, level: Level, questions: int) -> bool:
+        """The level has its table, or will be worth it after these further questions."""
+        key = (level.stride, level.buffer)
+        with self.lock:
+            if key in self.tables:
+                return True
+            asked = self.asked.get(key, 0) + questions
+            if asked > PATIENCE or _most_states(level) <= AT_ONCE:
+                self.asked.pop(key, None)
+                return True
+            if len(self.asked) >= LEVELS_COUNTED:
+                self.asked.clear()
+            self.asked[key] = asked
+        return False
+
     def clear(self) -> None:
         """Forget all tables."""
         with self.lock:
             self.tables.clear()
+            self.asked.clear()
             self.states = 0
 
 
 _cache = _Cache()
+
+
+def _most_states(level: Level) -> int:
+    """More states than the level can have: boxes on any cells that are no wall, and the player on any other one."""
+    free = len(level.buffer) - level.buffer.count(WALL) - level.buffer.count(OUTSIDE)
+    return math.comb(free, level.n_boxes) * max(0, free - level.n_boxes)
 
 
 def _locate(level: Level, cells: bytes) -> tuple[_Table, int] | None:
@@ -159,6 +192,18 @@ def _locate(level: Level, cells: bytes) -> tuple[_Table, int] | None:
     return (table, 0) if table.complete else None
 
 
+def _quick(level: Level, cells: bytes, left: int) -> tuple[float, np.ndarray, int] | None:
+    """What :func:`_beyond` gives, where that takes little time; else None."""
+    if BOX not in cells:
+        return 0.0, np.zeros(4), 0
+    table = _Table(level, cells, left, AT_ONCE)
+    steps = _solver_steps(level, cells) if table.complete else None
+    if steps is None:
+        return None
+    value, q = table.optimal(np.zeros(1, np.int64), np.array([left]), left)
+    return value[0], q[0], steps
+
+
 def _horizon_table(level: Level, cells: bytes, horizon: int) -> _Table:
     table = _Table(level, cells, horizon, HORIZON_LIMIT)
     if not table.complete:
@@ -170,12 +215,12 @@ def _horizon_table(level: Level, cells: bytes, horizon: int) -> _Table:
 
 
 @lru_cache(maxsize=4096)
-def _solver_steps(level: Level, cells: bytes, player: int) -> int:
+def _solver_steps(level: Level, cells: bytes) -> int | None:
+    """Fewest actions to success, -1 where there are none; None if the solver stopped at its limit."""
+    player = max(cells.find(PLAYER), cells.find(PLAYER_ON_TARGET))
     solution = solve_board(level, cells, player, objective="moves")
     if solution.status == "limit":
-        raise RuntimeError(
-            f"the solver stopped at NODE_LIMIT = {NODE_LIMIT} states: it is not known whether this state is a dead end"
-        )
+        return None
     return -1 if solution.moves is None else solution.moves
 
 
@@ -183,7 +228,11 @@ def _beyond(level: Level, cells: bytes, left: int) -> tuple[float, np.ndarray, i
     """``value``, ``q [4]`` and steps of a board of a level that is too big for a table."""
     if BOX not in cells:
         return 0.0, np.zeros(4), 0
-    steps = _solver_steps(level, cells, max(cells.find(PLAYER), cells.find(PLAYER_ON_TARGET)))
+    steps = _solver_steps(level, cells)
+    if steps is None:
+        raise RuntimeError(
+            f"the solver stopped at NODE_LIMIT = {NODE_LIMIT} states: it is not known whether this state is a dead end"
+        )
     value, q = _horizon_table(level, cells, left).optimal(np.zeros(1, np.int64), np.array([left]), left)
     return value[0], q[0], steps
 
@@ -209,6 +258,13 @@ def _evaluate(level: Level, boards: np.ndarray, left: np.ndarray) -> OracleValue
     n = len(left)
     value, q, steps = np.zeros(n), np.zeros((n, 4)), np.zeros(n, np.int64)
     waiting = np.arange(n)
+    if n and not _cache.pays(level, n):
+        for k in range(n):
+            found = _quick(level, boards[k].tobytes(), int(left[k]))
+            if found is None:
+                break
+            value[k], q[k], steps[k] = found
+            waiting = waiting[1:]  # of which the table is asked
     root = level.buffer
     while len(waiting):
         table = _cache.table(level, root)
@@ -254,8 +310,10 @@ def evaluate(level: Level, cells: bytes, actions_left: int) -> OracleValue:
     _check(actions_left)
     if BOX not in cells:
         return OracleValue(0.0, (0.0,) * 4, (0, 1, 2, 3), False, 0)
-    place = _locate(level, cells)
-    if place is None:
+    quick = None if _cache.pays(level, 1) else _quick(level, cells, actions_left)
+    if quick is not None:
+        _, q, steps = quick
+    elif (place := _locate(level, cells)) is None:
         _, q, steps = _beyond(level, cells, actions_left)
     else:
         table, index = place
@@ -270,6 +328,10 @@ def expect_random(level: Level, cells: bytes, actions_left: int) -> Expectation:
     _check(actions_left)
     if BOX not in cells:
         return Expectation(0.0, 1.0)
-    table, index = _locate(level, cells) or (_horizon_table(level, cells, actions_left), 0)
+    table, index = None, 0
+    if not _cache.pays(level, 1):
+        table = _Table(level, cells, actions_left, AT_ONCE)
+    if table is None or not table.complete:
+        table, index = _locate(level, cells) or (_horizon_table(level, cells, actions_left), 0)
     reward, success = table.uniform(actions_left)
     return Expectation(float(reward[index]), float(success[index]))

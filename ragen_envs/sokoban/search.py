@@ -55,8 +55,7 @@ def _find(pool, i, table):  # type: ignore[no-untyped-def]
 @njit
 def _grown(pool, table, count):  # type: ignore[no-untyped-def]
     """``pool`` and ``table`` of twice the size with the same rows."""
-    bigger = np.empty((2 * pool.shape[0], pool.shape[1]), np.int32)
-    bigger[:count] = pool[:count]
+    bigger = _doubled(pool, count)
     slots = np.zeros(2 * table.shape[0], np.int32)
     for i in range(count):
         slots[_find(bigger, i, slots)] = i + 1
@@ -66,8 +65,16 @@ def _grown(pool, table, count):  # type: ignore[no-untyped-def]
 @njit
 def _doubled(array, count):  # type: ignore[no-untyped-def]
     bigger = np.empty((2 * array.shape[0], array.shape[1]), array.dtype)
-    bigger[:count] = array[:count]
+    for i in range(count):  # loops, here and below: numba takes seconds to compile an assignment to a slice
+        for k in range(array.shape[1]):
+            bigger[i, k] = array[i, k]
     return bigger
+
+
+@njit
+def _copy_row(pool, i, row):  # type: ignore[no-untyped-def]
+    for k in range(pool.shape[1]):
+        pool[i, k] = row[k]
 
 
 @njit
@@ -101,8 +108,9 @@ def explore(walls, targets, deltas, start, depth_limit, limit):  # type: ignore[
     table = np.zeros(2 * capacity, np.int32)
     successor = np.empty((capacity, 4), np.int32)
     occupied = np.zeros(walls.shape[0], np.uint8)
-    pool[0] = start
-    successor[0, :] = UNSEEN
+    _copy_row(pool, 0, start)
+    for a in range(4):
+        successor[0, a] = UNSEEN
     table[_find(pool, 0, table)] = 1
     count = 1
     first = 0
@@ -127,13 +135,14 @@ def explore(walls, targets, deltas, start, depth_limit, limit):  # type: ignore[
                     pool, table = _grown(pool, table, count)
                     successor = _doubled(successor, count)
                     capacity = pool.shape[0]
-                pool[count] = pool[s]
+                _copy_row(pool, count, pool[s])
                 pool[count, 0] = ahead
                 if occupied[ahead]:
                     _shift_box(pool, count, ahead, beyond)
                 slot = _find(pool, count, table)
                 if table[slot] == 0:
-                    successor[count, :] = UNSEEN
+                    for b in range(4):
+                        successor[count, b] = UNSEEN
                     count += 1
                     table[slot] = count
                 successor[s, a] = table[slot] - 1
@@ -320,11 +329,13 @@ def pull_back(walls, boxes, deltas, depth_limit, limit):  # type: ignore[no-unty
     for cell in range(walls.shape[0]):
         if not walls[cell] and not occupied[cell]:
             pool[count, 0] = cell
-            pool[count, 1:] = boxes
+            for k in range(n_boxes):
+                pool[count, 1 + k] = boxes[k]
             table[_find(pool, count, table)] = count + 1
             depths[count, 0] = 0
             count += 1
-    occupied[:] = 0
+    for k in range(n_boxes):
+        occupied[boxes[k]] = 0
     s = 0
     while s < count and depths[s, 0] < depth_limit and count < limit:
         for k in range(1, n_boxes + 1):
@@ -341,7 +352,7 @@ def pull_back(walls, boxes, deltas, depth_limit, limit):  # type: ignore[no-unty
                     pool, table = _grown(pool, table, count)
                     depths = _doubled(depths, count)
                     capacity = pool.shape[0]
-                pool[count] = pool[s]
+                _copy_row(pool, count, pool[s])
                 if pulls == 1:
                     _shift_box(pool, count, ahead, pool[s, 0])
                 pool[count, 0] = back
@@ -433,7 +444,7 @@ def shortest_begin(walls, targets, deltas, start, max_moves):  # type: ignore[no
     chain = np.full(256, -1, np.int64)
     entries = np.empty((256, 2), np.int64)  # state, next entry
     control = np.zeros(7, np.int64)
-    pool[0] = start
+    _copy_row(pool, 0, start)
     table[_find(pool, 0, table)] = 1
     node[0, _MOVES], node[0, _BOUND], node[0, _PARENT], node[0, _ACTION], node[0, _DONE] = 0, estimate, -1, -1, 0
     # The first state waits at total 0, whatever its bound: totals only order what is compared.
@@ -513,7 +524,7 @@ def shortest(walls, targets, deltas, goal_distance, arrays, max_moves, scale, fa
                 pool, table = _grown(pool, table, count)
                 node = _doubled(node, count)
                 capacity = pool.shape[0]
-            pool[count] = pool[s]
+            _copy_row(pool, count, pool[s])
             pool[count, 0] = ahead
             if pushes:
                 _shift_box(pool, count, ahead, beyond)
@@ -534,7 +545,8 @@ def shortest(walls, targets, deltas, goal_distance, arrays, max_moves, scale, fa
             then = scale * moves + factor * estimate
             if then >= chain.shape[0]:
                 longer = np.full(2 * then, -1, np.int64)
-                longer[: chain.shape[0]] = chain
+                for k in range(chain.shape[0]):
+                    longer[k] = chain[k]
                 chain = longer
             if n_entries >= entries.shape[0]:
                 entries = _doubled(entries, n_entries)
@@ -568,7 +580,8 @@ def walk_between(walls, deltas, start, pushes):  # type: ignore[no-untyped-def]
     for i in range(pushes.shape[0]):
         box, push = pushes[i, 0], pushes[i, 1]
         # Backwards from the push, so that following the marks walks forwards.
-        came_by[:] = -1
+        for cell in range(walls.shape[0]):
+            came_by[cell] = -1
         queue[0] = box - deltas[push]
         came_by[queue[0]] = push
         head, tail = 0, 1

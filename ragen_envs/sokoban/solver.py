@@ -11,6 +11,7 @@ fewest moves. Memory is bounded by the number of stored states.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -66,6 +67,9 @@ class _Request:
     def check(
         cls, objective: str, weight: float, max_cost: int | None, node_limit: int, time_limit: float | None
     ) -> _Request:
+        # Plain integers: numba would compile everything again for a float or a numpy number.
+        max_cost = None if max_cost is None else operator.index(max_cost)
+        node_limit = operator.index(node_limit)
         if objective not in OBJECTIVES:
             raise ValueError(f"objective must be one of {OBJECTIVES}: {objective!r}")
         if not weight >= 1 or math.isinf(weight):
@@ -80,7 +84,7 @@ class _Request:
         whole = sixteenths % _FRACTION == 0
         scale, factor = (1, sixteenths // _FRACTION) if whole else (_FRACTION, sixteenths)
         limit = search.UNBOUNDED if max_cost is None else min(max_cost, search.UNBOUNDED)
-        return cls(objective, scale, factor, limit, node_limit, time_limit)
+        return cls(objective, scale, factor, limit, min(node_limit, search.UNBOUNDED), time_limit)
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
@@ -122,6 +126,7 @@ def solve(
 
     Raises:
         ValueError: names the argument that is wrong.
+        TypeError: ``max_cost`` or ``node_limit`` is not an integer.
     """
     request = _Request.check(objective, weight, max_cost, node_limit, time_limit)
     return _solve(level, level.buffer, level.start, request)
@@ -163,7 +168,7 @@ def solve_many(
     cells = np.frombuffer(bytearray().join([level.cells for level in levels]), np.uint8)
     heights = np.array([level.height for level in levels])
     widths = np.array([level.width for level in levels])
-    results, actions, ends = bitboard.solve_boards(cells, heights, widths, *request.limits, True)
+    results, actions, ends = bitboard.solve_boards(cells, heights, widths, *request.limits)
     plans, limits = actions.tobytes(), ends.tolist()
     solutions = []
     for i, (status, pushes, expanded) in enumerate(results.tolist()):
@@ -177,37 +182,6 @@ def solve_many(
     return solutions
 
 
-def optimal_pushes_many(
-    cells: np.ndarray, height: int, width: int, *, max_cost: int | None = None, node_limit: int = NODE_LIMIT
-) -> np.ndarray:
-    """Fewest pushes that solve each of many boards of one size.
-
-    Args:
-        cells: ``uint8 [N, height * width]`` cell codes of valid boards; the rules of :class:`Level` are not checked.
-        height, width: of each board.
-        max_cost, node_limit: limits per board, as of :func:`solve`.
-
-    Returns:
-        ``int64 [N]``: 0 for a solved board, -1 where there is no solution, -2 where a limit was met.
-    """
-    from ragen_envs.sokoban import bitboard  # here, because it imports numba
-
-    if cells.dtype != np.uint8 or cells.ndim != 2 or cells.shape[1] != height * width:
-        raise ValueError(f"cells must be uint8 [N, {height * width}]: {cells.dtype} {list(cells.shape)}")
-    request = _Request.check("pushes", 1.0, max_cost, node_limit, None)
-    n = len(cells)
-    flat = np.require(cells, requirements=["C", "W"]).reshape(-1)
-    sides = np.full(n, height), np.full(n, width)
-    results, _, _ = bitboard.solve_boards(flat, *sides, *request.limits, False)
-    status, pushes = results[:, 0], results[:, 1].copy()
-    pushes[status == search.LIMIT] = -2
-    for i in np.flatnonzero(status == search.TOO_BIG):
-        level = Level(height, width, cells[i].tobytes())
-        solution = _solve_general(level, level.buffer, level.start, request)
-        pushes[i] = {"unsolvable": -1, "limit": -2}.get(solution.status, solution.pushes)
-    return pushes
-
-
 def _solve(level: Level, cells: bytes, player: int, request: _Request) -> Solution:
     if request.objective == "moves":
         return _solve_moves(level, cells, player, request)
@@ -218,7 +192,7 @@ def _solve(level: Level, cells: bytes, player: int, request: _Request) -> Soluti
     if request.time_limit is None:
         codes = np.frombuffer(bytearray(cells), np.uint8)  # read-only arrays would be a type of their own to numba
         sides = np.array([height]), np.array([width])
-        results, actions, ends = bitboard.solve_boards(codes, *sides, *request.limits, True)
+        results, actions, ends = bitboard.solve_boards(codes, *sides, *request.limits)
         actions = actions[: ends[1]]
         status, pushes, expanded = results[0].tolist()
     else:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from level_files import level_file
 
 from ragen_envs.sokoban import Level, Sokoban, general, load_levels, parse_xsb
 from ragen_envs.sokoban.search import LIMIT, SOLVED, UNSOLVABLE
 from ragen_envs.sokoban.solver import state_arrays
 
 STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
-LEVEL_FILES = Path(os.environ.get("RAGEN_LEVELS") or Path(__file__).resolve().parents[2].parent / "shared" / "levels")
 
 
 def search(level, **kwargs):
@@ -479,10 +479,7 @@ def test_symmetries_of_floor_and_targets(drawing, count):
 
 @pytest.mark.parametrize(("name", "pushes"), [("unfiltered_test", 1164), ("medium", 1592), ("hard", 1743)])
 def test_boxoban_sums(name, pushes):
-    path = LEVEL_FILES / f"boxoban_{name}_100.xsb"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not in {LEVEL_FILES}: set RAGEN_LEVELS to the folder of the level files")
-    levels = load_levels(path)
+    levels = load_levels(level_file(f"boxoban_{name}_100.xsb"))
     results = [search(level) for level in levels]
     assert {status for status, _, _ in results} == {SOLVED}
     assert sum(len(plan) for _, plan, _ in results) == pushes

@@ -205,6 +205,38 @@ def test_states_that_no_play_of_the_level_reaches() -> None:
             assert found.optimal_steps[i] == steps.get(state, -1)
 
 
+def test_first_questions_about_a_big_level_are_answered_as_by_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    states = walk(SOKOBAN, rng, 4, 8)
+    left = rng.integers(0, 9, len(states)).tolist()
+    tabled = [(SOKOBAN.oracle(s, n), SOKOBAN.random_play(s, n)) for s, n in zip(states, left, strict=True)]
+    oracle._cache.clear()
+    monkeypatch.setattr(oracle, "_most_states", lambda level: oracle.AT_ONCE + 1)
+    monkeypatch.setattr(oracle, "PATIENCE", 10**9)
+    assert [(SOKOBAN.oracle(s, n), SOKOBAN.random_play(s, n)) for s, n in zip(states, left, strict=True)] == tabled
+    many = SOKOBAN.oracle_many(states, left)
+    assert [tuple(q) for q in many.q] == [values.q for values, _ in tabled]
+    assert not oracle._cache.tables
+    # Where the states around are too many, or the questions, the table is made after all.
+    monkeypatch.setattr(oracle, "AT_ONCE", 5)
+    many = SOKOBAN.oracle_many(states, left)
+    assert many.optimal_steps.tolist() == [values.optimal_steps for values, _ in tabled]
+    assert oracle._cache.tables
+    oracle._cache.clear()
+    monkeypatch.setattr(oracle, "AT_ONCE", 100_000)
+    monkeypatch.setattr(oracle, "PATIENCE", 3)
+    for i, state in enumerate([states[0]] * 5):
+        assert bool(oracle._cache.tables) == (i > 3)
+        SOKOBAN.oracle(state, 4)
+    oracle._cache.clear()
+
+
+def test_the_bound_on_the_states_of_a_level_holds() -> None:
+    for seed in range(5):
+        level = SOKOBAN.sample_level(np.random.default_rng(seed))
+        assert len(oracle._cache.table(level, level.buffer)) <= oracle._most_states(level)
+
+
 def test_levels_without_a_table_have_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(8)
     states = walk(SOKOBAN, rng, 4, 8)

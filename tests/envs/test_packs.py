@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zlib
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from level_files import level_file
 
 from ragen_envs import TABLE, TextEnv, packs
 from ragen_envs.frozen_lake import FrozenLake
@@ -29,7 +31,6 @@ from ragen_envs.splits import SPLITS, split_of
 
 PACKED = [id for id, (game, _, _) in TABLE.items() if "Bandit" not in game]
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
-BOXOBAN = Path(__file__).resolve().parents[2].parent / "shared" / "levels" / "boxoban_medium_100.xsb"
 SMALL = packs.request_of(Sokoban(height=5, width=6, min_steps=1, max_steps=4), 60)
 ONE_PUSH = "#####\n#@$.#\n#####\n"
 
@@ -138,11 +139,18 @@ def test_a_request_beyond_the_backward_search_is_met_by_placement() -> None:
         ((6, 6, 1), {"min_pushes": 11, "max_steps": 10}, "min_pushes must be at most max_steps"),
         ((5, 5, 1), {"min_pushes": 30}, "5 x 5 room with 1 box.* 30 to any number of pushes.*ask for less"),
         ((6, 6, 14), {"min_pushes": 9}, "6 x 6 room with 14 box.*in 1000 tries"),
+        ((255, 255, 60_000), {}, "boxes must be at most 1032 on a 255 x 255 board"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_an_error(arguments: Any, bounds: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         generate(np.random.default_rng(0), *arguments, **bounds)
+
+
+def test_a_node_counts_more_on_a_larger_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ragen_envs.sokoban.generator.WORK_LIMIT", 100_000)
+    with pytest.raises(ValueError, match=r"80 x 80 room with 2 box.*in [1-9] tries"):
+        generate(np.random.default_rng(0), 80, 80, 2, min_pushes=400)
 
 
 def test_the_game_takes_bounds_on_pushes_and_keeps_optima_in_its_json() -> None:
@@ -355,6 +363,41 @@ packs.write(Path(sys.argv[1]), b"new" * 100000)
 """
 
 
+def repacked(content: bytes, **changes: Any) -> tuple[str, bytes]:
+    """A pack with another header and the digest that belongs to it, as anybody could make one."""
+    line, _, packed = content[len(packs._MAGIC) :].partition(b"\n")
+    header = json.loads(line) | changes
+    line = json.dumps(header, sort_keys=True).encode() + b"\n"
+    columns = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(header["record"], -1)
+    name = f"sokoban-0-{packs._content_digest(line, columns.T.tobytes())}.pack"
+    return name, packs._MAGIC + line + packed
+
+
+@pytest.mark.parametrize("game", ["pathlib:Path", "json:dumps", "no.such.module:X", "json:nothing", ":", ""])
+def test_a_pack_cannot_have_anything_called_but_a_game(game: str, tmp_path: Path) -> None:
+    _, content = packs.build(packs.request_of(Sokoban(height=5, width=6), 3))
+    name, content = repacked(content, game=game)
+    with pytest.raises(ValueError, match=r"no game|not a class|not a game with level packs"):
+        packs.decode(content, name)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=r"is a pack of .*, not of ragen_envs\.sokoban"):
+        Sokoban(levels=str(tmp_path / name))
+
+
+def test_a_cached_pack_under_another_name_is_not_used(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs.request_of, "__defaults__", (20,))
+    kwargs: dict[str, Any] = {"height": 5, "width": 6, "max_steps": 5, "levels": "pack"}
+    Sokoban(**kwargs).levels("train")
+    (file,) = own_cache.iterdir()
+    other = Sokoban(**kwargs | {"max_steps": 6})
+    digest = file.name.split("-")[-1]
+    file.rename(file.with_name(f"a-{packs.request_of(other).key}-{digest}"))
+    with pytest.warns(UserWarning, match="holds other levels than its name says"):
+        found = all_levels(other)
+    generated = packs.decode(*reversed(packs.build(packs.request_of(other))))[1]
+    assert found == [level for split in SPLITS for level in generated.splits[split]]
+
+
 def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "some.pack"
     packs.write(target, b"old")
@@ -454,6 +497,9 @@ def test_level_files_with_metadata(tmp_path: Path) -> None:
     (tmp_path / "deeper" / "b.xsb").write_text("\n" + ONE_PUSH)
     (tmp_path / "README.md").write_text("no level")
     assert load_levels(tmp_path) == [first, first, second]
+    (tmp_path / "deeper" / "b.xsb").rename(tmp_path / "deeper" / "B.XSB")
+    (tmp_path / "mark.txt").write_text(ONE_PUSH, encoding="utf-8-sig")  # a byte order mark, as some editors write it
+    assert load_levels(tmp_path) == [first, first, first, second]
 
 
 @pytest.mark.parametrize(
@@ -465,6 +511,8 @@ def test_level_files_with_metadata(tmp_path: Path) -> None:
         (ONE_PUSH + "\n#####\n#@*-#\n#####\n", r"bad.xsb, level from line 5: .*solved at the start"),
         ("; nothing\n", "no level in .*bad.xsb"),
         (b"\xff\xfe\x00", "not a text file"),
+        (ONE_PUSH + "\nComment:\nof two lines\n\n" + ONE_PUSH, "line 5: a comment that no line"),
+        ("#" * 5000 + "\n#" * 5000, "sides must be 1 to 255 cells, not 5001 x 5000"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str | bytes, words: str) -> None:
@@ -507,9 +555,8 @@ def test_a_split_that_a_file_has_not_is_an_error(tmp_path: Path) -> None:
             game.draw_level(0, split)
 
 
-@pytest.mark.skipif(not BOXOBAN.is_file(), reason="the shared level files are not beside this checkout")
 def test_boxoban_files_are_packs() -> None:
-    game = Sokoban(levels=str(BOXOBAN))
+    game = Sokoban(levels=str(level_file("boxoban_medium_100.xsb")))
     assert game.grid_spec() == ((10, 10), 7)
     assert game.boxes == 4
     assert len(all_levels(game)) == 100

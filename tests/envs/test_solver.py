@@ -19,7 +19,7 @@ from level_files import level_file
 from ragen_envs.sokoban import Level, Sokoban, bitboard, generate, load_levels, parse_xsb, search, solve, solve_many
 from ragen_envs.sokoban import solver as solver_module
 from ragen_envs.sokoban.levels import BOX
-from ragen_envs.sokoban.solver import Solution, optimal_pushes_many, solve_board
+from ragen_envs.sokoban.solver import Solution, solve_board
 
 UP, DOWN, LEFT, RIGHT = range(4)
 STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -274,8 +274,8 @@ def test_deadlock_tests_never_hit_a_solvable_state(height, width, boxes, n):
                 assert found != search.UNSOLVABLE
             else:
                 hits += found == search.UNSOLVABLE
-        answers = optimal_pushes_many(np.array([list(b.cells) for b in boards], np.uint8), height, width)
-        assert [cost >= 0 for cost in answers] == [state in solvable for state in states]
+        answers = solve_many(boards)
+        assert [answer.status == "solved" for answer in answers] == [state in solvable for state in states]
     assert hits > 100
 
 
@@ -429,21 +429,15 @@ def test_solve_board_starts_from_a_later_state():
         state = game.step(state, action, None).state
 
 
-def test_optimal_pushes_of_boards():
-    rng = np.random.default_rng(6)
-    levels = [random_level(rng, 5, 6, 2, 0.1) for _ in range(300)]
-    boards = np.array([list(level.cells) for level in levels], np.uint8)
-    solutions = solve_many(levels)
-    expected = [-1 if solution.pushes is None else solution.pushes for solution in solutions]
-    assert optimal_pushes_many(boards, 5, 6).tolist() == expected
-    short = optimal_pushes_many(boards, 5, 6, max_cost=4)
-    assert all(a == b if 0 <= b <= 4 else a < 0 for a, b in zip(short.tolist(), expected, strict=True))
-    assert -2 in short
-    assert optimal_pushes_many(boards[:0], 5, 6).shape == (0,)
-    with pytest.raises(ValueError, match=r"uint8 \[N, 30\]"):
-        optimal_pushes_many(boards.astype(np.int64), 5, 6)
-    with pytest.raises(ValueError, match=r"uint8 \[N, 25\]"):
-        optimal_pushes_many(boards, 5, 5)
+def test_limits_are_integers_of_any_size():
+    level = parse_xsb("#####\n#@$.#\n#####")
+    for limits in ({"max_cost": 10**30}, {"node_limit": 10**30}, {"max_cost": np.int8(3), "node_limit": np.uint8(9)}):
+        for objective in ("pushes", "moves", "any"):
+            assert solve(level, objective=objective, **limits).pushes == 1
+            assert solve_many([level], objective=objective, **limits)[0].pushes == 1
+    for limits in ({"max_cost": 3.0}, {"node_limit": 1e6}):  # each of them would be compiled anew
+        with pytest.raises(TypeError):
+            solve(level, **limits)
 
 
 def test_boards_beyond_a_word_are_handed_on(monkeypatch):
@@ -467,7 +461,6 @@ def test_boards_beyond_a_word_are_handed_on(monkeypatch):
     assert asked == [{"objective": "pushes", "weight": 2, "max_cost": 40, "node_limit": 2_000_000, "time_limit": None}]
     small = parse_xsb("#####\n#@$.#\n#####")
     assert solve_many([small, level, small]) == [solve(small), solve(level), solve(small)]
-    assert optimal_pushes_many(np.frombuffer(level.cells, np.uint8).reshape(1, -1), 6, 12).tolist() == [7]
     assert 50 < solve(level, time_limit=60).expanded + asked[-1]["time_limit"] <= 67
 
 

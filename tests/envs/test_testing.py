@@ -296,6 +296,19 @@ class SaysSure(Walk):
     deterministic = True
 
 
+class SaysSureByMethod(Walk):
+    def deterministic(self) -> bool:  # type: ignore[override]
+        return False
+
+
+class WantsRngAllTheSame(Walk):
+    deterministic = True
+
+    def step(self, state: Place, action: int, rng: np.random.Generator) -> Outcome[Place]:
+        assert isinstance(rng, np.random.Generator), "no generator"
+        return super().step(state, action, np.random.default_rng(0))
+
+
 class AlwaysEffective(Walk):
     def step(self, state: Place, action: int, rng: np.random.Generator) -> Outcome[Place]:
         return changed(super().step(state, action, rng), effective=True)
@@ -358,6 +371,11 @@ class AlwaysHope(Walk):
 class OneOptimum(Walk):
     def oracle(self, state: Place, actions_left: int) -> OracleValue:
         return dataclasses.replace(super().oracle(state, actions_left), optimal_actions=(1,))
+
+
+class KnowsShortGamesOnly(Walk):
+    def oracle(self, state: Place, actions_left: int) -> OracleValue | None:  # type: ignore[override]
+        return super().oracle(state, actions_left) if actions_left < 3 else None
 
 
 class WrongValue(Walk):
@@ -574,6 +592,8 @@ MUTANTS: list[tuple[str, Any, str]] = [
     ("outcomes", game(PaidIsWon), "success with reward 0.1 and no end"),
     ("outcomes", game(NumpyFlag), r"terminated is np\.False_, a bool"),
     ("outcomes", game(SaysSure), "the game says that it is deterministic and drew from rng"),
+    ("outcomes", game(SaysSureByMethod), "deterministic is .*method.*, not a bool"),
+    ("outcomes", game(WantsRngAllTheSame), "with rng None step raises AssertionError: no generator"),
     ("outcomes", game(AlwaysEffective), "effective is True, the state keys are"),
     ("outcomes", game(CoarseStateKey), "effective is True, the state keys are"),
     ("pure", game(InPlace), "step with action 0 changed the state it was given"),
@@ -586,6 +606,7 @@ MUTANTS: list[tuple[str, Any, str]] = [
     ("splits", game(CoarseLevelKey), r"two levels have the key \d+ but the values and optimal steps"),
     ("oracle_values", game(AlwaysHope), "finished with success False|dead_end False with optimal_steps -1"),
     ("oracle_values", game(OneOptimum), r"optimal_actions \(1,\), by q \(0, 1\)"),
+    ("oracle_values", game(KnowsShortGamesOnly), "oracle gives None with 9 actions left, and values elsewhere"),
     ("oracle_values", game(WrongValue), "value 0.*, largest q"),
     ("oracle_q", game(WrongQ), r"q\[0\] against sampled steps .* on average \+0\.\d+ away"),
     ("oracle_q", game(WrongQ, **SURE), r"q\[0\] is 0.7, a step and the value behind it give 1.0"),
@@ -746,3 +767,9 @@ def test_a_sibling_may_differ() -> None:
 def test_arguments_of_the_environment_do_not_matter(kwargs: dict[str, Any]) -> None:
     rules = [rule for rule in rule_names() if rule not in ("processes", "async_vector")]
     assert check_text_env("test/Walk-v0", kwargs=kwargs, rules=rules).failed == ()
+
+
+def test_a_success_too_rare_to_be_seen_is_no_error() -> None:
+    """Random play solves this game once in 400 times: 480 samples may well hold no success."""
+    kwargs = {"height": 8, "width": 8, "boxes": 2}
+    assert not check_text_env("ragen/Sokoban-v0", kwargs=kwargs, rules=["random_play"]).failed

@@ -130,9 +130,10 @@ class Sokoban(PackedGame[Level, State]):
     are those of the levels in it, the arguments are not used, and copies of a level under another guise are left out.
     If sizes differ, there are no grid observations.
 
-    **Oracle.** Exact: all states that a level can reach are tabulated where there are at most 3,000,000 of them, else
-    those within ``actions_left`` actions are, and the solver answers for distance and dead end. ``dead_end`` is exact
-    too. RuntimeError names the limit if a level is too big even for that.
+    **Oracle.** Exact: all states that a level can reach are tabulated where there are at most 3,000,000 of them (where
+    there may be more than 100,000, once the level has been asked about often enough to pay), else those within
+    ``actions_left`` actions are, and the solver answers for distance and dead end. ``dead_end`` is exact too.
+    RuntimeError names the limit if a level is too big even for that.
 
     **Differences from RAGEN.** Rewards, codes, symbols and action order are the same; our action indices start at 0.
     Rooms come from a generator of our own, with bounds on the exact optimum, so that every level is solvable within

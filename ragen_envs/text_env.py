@@ -181,8 +181,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self.state: Any = None
         """The game state; None before the first reset."""
         self._discrete = action == "discrete"
-        # All that the opening of a level depends on. A game that was passed as an object could be any.
-        self._key = json.dumps([game, game_kwargs, self._arguments], sort_keys=True) if isinstance(game, str) else ""
+        self._key = _opening_key(game, game_kwargs, self._arguments)
         self._one_step = (max_actions if self._discrete else max_turns) == 1
         self._needs_luck = not self.game.deterministic
         self._luck_ahead = LuckAhead()
@@ -669,6 +668,16 @@ _NO_INFO: dict[str, Any] = {key: kind() for key, kind in _INFO_KEYS.items()}
 def _one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def _opening_key(game: Any, game_kwargs: dict[str, Any], arguments: dict[str, Any]) -> str:
+    """All that the opening of a level depends on; empty where that is not known: a game object could be any."""
+    if not isinstance(game, str):
+        return ""
+    try:
+        return json.dumps([game, game_kwargs, arguments], sort_keys=True)
+    except TypeError:  # numpy numbers and the like
+        return ""
 
 
 def _build_game(game: Game[Any, Any] | str, kwargs: dict[str, Any]) -> Game[Any, Any]:

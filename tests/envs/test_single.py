@@ -319,3 +319,11 @@ def test_playing_without_compiled_code_imports_no_numba() -> None:
         "print('numba' in sys.modules)"
     )
     assert run_python(code).startswith("False")
+
+
+def test_arguments_that_json_does_not_know() -> None:
+    """They work as their plain twins do; only nothing is kept on the levels."""
+    lake = "ragen_envs.frozen_lake:FrozenLake"
+    odd, plain = TextEnv(lake, slip=np.float64(0.5)), TextEnv(lake, slip=0.5)
+    odd32 = TextEnv(lake, slip=np.float32(0.5))
+    assert odd.reset(seed=3) == plain.reset(seed=3) == odd32.reset(seed=3)

@@ -107,6 +107,12 @@ class Game(ABC, Generic[L, S]):
     views: ClassVar[tuple[str, ...]] = ("grid",)
     """What ``describe`` can show, out of ``grid``, ``coordinates``, ``both``; the first is the default."""
 
+    uniform_luck: ClassVar[bool] = False
+    """An action asks ``rng`` for at most one number, by ``rng.random()``, and for nothing else.
+
+    ``TextEnv`` may then hand ``step`` numbers that were drawn before, which is many times as fast.
+    """
+
     # --- levels ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -155,9 +161,10 @@ class Game(ABC, Generic[L, S]):
             return self.fixed_level
         listed = self.levels(split)
         if listed is not None:
-            if not listed:
+            n = len(listed)
+            if n == 0:
                 raise ValueError(f"this {self.name} game has no {split} level")
-            return listed[pick(seed, len(listed))]
+            return listed[pick(seed, n)]
         rng = stream(seed, LEVEL)
         for _ in range(SPLIT_TRIES):
             level = self.sample_level(rng)
@@ -218,6 +225,10 @@ class Game(ABC, Generic[L, S]):
     @abstractmethod
     def describe(self, state: S, view: str) -> str:
         """The state as text: lines of words separated by single spaces (a drawn row is one word)."""
+
+    def sight(self, state: S, view: str) -> tuple[str, tuple[int, ...], str]:
+        """``state_key``, ``legal_actions`` and ``describe`` of a state in one call: where a game can be quicker so."""
+        return self.state_key(state), self.legal_actions(state), self.describe(state, view)
 
     def parse_answer(self, answer: str, state: S, *, max_actions: int) -> tuple[tuple[int, ...], str, int]:
         """Read the text between the answer tags as data, never evaluating it.

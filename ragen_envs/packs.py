@@ -5,7 +5,8 @@ levels are those of one generator whose seed is a digest of the request, so a pa
 built. Games whose generator repeats itself by chance may drop repetitions (by canonical key) or keep the generator's
 distribution. Splits are the project's: a function of a level's content.
 
-A file is a magic line, one line of JSON (the header) and the compressed records of the levels, all of one length. Its
+A file is a magic line, one line of JSON (the header) and the compressed records of the levels, all of one length: what
+the game writes, then the eight bytes of the level's canonical key, which takes long to work out. The file's
 name carries the digest of the request and that of the content, header and uncompressed records; the latter is checked
 on loading, and then the levels are not checked again.
 
@@ -40,8 +41,10 @@ import numpy as np
 from ragen_envs.game import Game, L, S, digest
 from ragen_envs.splits import SPLITS, split_of
 
-VERSION = 1
+VERSION = 2
 """Of the format. It is part of the header, so another version gives other digests."""
+KEY = 8
+"""Bytes of a level's key in its record."""
 LEVELS = 10_000
 """Levels of a pack, all splits together, if nobody says otherwise."""
 BARREN = 2_000
@@ -49,6 +52,10 @@ BARREN = 2_000
 _MAGIC = b"ragen level pack\n"
 _SUFFIX = ".pack"
 _SHIPPED = importlib.resources.files("ragen_envs") / "data"
+
+
+class OtherVersion(ValueError):
+    """A pack of another version of the format."""
 
 
 def _class(name: str) -> type:
@@ -92,7 +99,7 @@ class Request(NamedTuple):
 class Rows(Sequence[L]):
     """The levels of one split; each is made when it is first asked for, and kept."""
 
-    def __init__(self, records: np.ndarray, read: Callable[[bytes], L]) -> None:
+    def __init__(self, records: np.ndarray, read: Callable[[bytes, str], L]) -> None:
         self._records, self._read = records, read
         self._made: list[L | None] = [None] * len(records)
 
@@ -108,7 +115,8 @@ class Rows(Sequence[L]):
             return [self[k] for k in range(*i.indices(len(self)))]
         level = self._made[i]
         if level is None:
-            level = self._made[i] = self._read(self._records[i].tobytes())
+            record = self._records[i].tobytes()
+            level = self._made[i] = self._read(record[:-KEY], record[-KEY:].hex())
         return level
 
 
@@ -137,14 +145,22 @@ class PackedGame(Game[L, S]):
     distinct_levels: ClassVar[bool]
     """A pack holds no two levels of one canonical key."""
     _source: Request | tuple[str, str] | None = None
+    _pack: Pack | None = None
+    """Kept here once it is opened; copies and pickles of a game hold no levels, only the source, which is small."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_pack": None}
 
     @abstractmethod
     def to_record(self, level: L) -> bytes:
         """The level and what is known of it, in equally many bytes for all levels of a request."""
 
     @abstractmethod
-    def from_record(self, record: bytes) -> L:
-        """The level of :meth:`to_record`, without checking it. Uses no more of ``self`` than ``level_arguments``."""
+    def from_record(self, record: bytes, key: str) -> L:
+        """The level of :meth:`to_record` and its ``level_key``, without checking them.
+
+        Uses no more of ``self`` than ``level_arguments``.
+        """
 
     def read_levels(self, path: Path) -> tuple[list[L], dict[str, Any]]:
         """The levels of a file or folder in another notation, and the ``level_arguments`` that hold for them.
@@ -180,21 +196,21 @@ class PackedGame(Game[L, S]):
 
     def sample_listed(self, rng: np.random.Generator) -> L:
         """A level of the file that levels come from, uniformly over all splits."""
-        assert self._source is not None
-        levels = _opened(self._source, type(self)).splits.values()
+        levels = [listed for listed in map(self.levels, SPLITS) if listed is not None]
         i = int(rng.integers(sum(map(len, levels))))
-        for listed in levels:
-            if i < len(listed):
+        for some in levels:
+            if i < len(some):
                 break
-            i -= len(listed)
-        found: L = listed[i]
-        return found
+            i -= len(some)
+        return some[i]
 
     def levels(self, split: str) -> Sequence[L] | None:
         """The levels of a split if they come from a pack, else None."""
-        if self._source is None:
-            return None
-        return _opened(self._source, type(self)).splits[split]
+        if self._pack is None:
+            if self._source is None:
+                return None
+            self._pack = _opened(self._source, type(self))
+        return self._pack.splits[split]
 
     @property
     def from_file(self) -> bool:
@@ -214,7 +230,6 @@ def request_of(game: PackedGame[Any, Any], levels: int = LEVELS) -> Request:
 
 @lru_cache(maxsize=64)
 def _opened(source: Request | tuple[str, str], kind: type[PackedGame[Any, Any]]) -> Pack:
-    # Games keep only the source, which is small: copies and pickles of a game hold no levels.
     if isinstance(source, Request):
         return _find(source)
     path, fingerprint = source
@@ -231,7 +246,10 @@ def _find(request: Request) -> Pack:
     folder = cache_folder()
     if folder is not None and folder.is_dir():
         for path in sorted(folder.glob(f"*-{request.key}-*{_SUFFIX}")):
-            header, pack = load(path)
+            try:
+                header, pack = load(path)
+            except OtherVersion:  # built by another release, which may still want it
+                continue
             if Request(header["game"], json.dumps(header["arguments"], sort_keys=True), header["levels"]) == request:
                 return pack
             warnings.warn(f"{path} holds other levels than its name says and is not used: delete it", stacklevel=2)
@@ -322,7 +340,7 @@ def build(request: Request) -> tuple[str, bytes]:
             barren += 1
             continue
         seen.add(key)
-        drawn[split_of(key)].append(game.to_record(level))
+        drawn[split_of(key)].append(game.to_record(level) + bytes.fromhex(key))
         n += 1
         barren = 0
         if time.monotonic() - reported > 1.0:
@@ -382,7 +400,7 @@ def decode(content: bytes, name: str, game: str | None = None) -> tuple[dict[str
     if _content_digest(line + b"\n", records.tobytes()) != name.removesuffix(_SUFFIX).split("-")[-1]:
         raise ValueError(damaged)
     if header["version"] != VERSION:
-        raise ValueError(f"{name} has version {header['version']} of the pack format, this program reads {VERSION}")
+        raise OtherVersion(f"{name} has version {header['version']} of the pack format, this program reads {VERSION}")
     if game not in (None, header["game"]):
         raise ValueError(f"{name} is a pack of {header['game']}, not of {game}")
     read = Request(header["game"], json.dumps(header["arguments"]), header["levels"]).new_game().from_record
@@ -396,6 +414,8 @@ def load(path: Path, game: str | None = None) -> tuple[dict[str, Any], Pack]:
     """Header and levels of a file; see :func:`decode` for ``game`` and errors."""
     try:
         return decode(path.read_bytes(), path.name, game)
+    except OtherVersion as error:
+        raise OtherVersion(f"{path.parent}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path.parent}: {error}") from None
 

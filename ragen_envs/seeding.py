@@ -7,6 +7,7 @@ environments compute the same numbers in compiled code, so nothing here may chan
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ def stream(seed: int, which: int) -> np.random.Generator:
 
 def next_seed(np_random: np.random.Generator) -> int:
     """The seed (31 bits) of the next episode of an environment that is reset without one."""
-    return int(np_random.bit_generator.random_raw() >> 33)  # type: ignore[attr-defined]
+    word: int = np_random.bit_generator.random_raw()  # type: ignore[attr-defined]
+    return word >> 33
 
 
 def pick(seed: int, n: int) -> int:
@@ -39,6 +41,23 @@ def pick(seed: int, n: int) -> int:
     return (((z ^ (z >> 31)) >> 32) * n) >> 32
 
 
+class Uniforms(list[float]):
+    """Stands in for a luck stream that is asked for nothing but :meth:`random`: its first numbers, the next one last.
+
+    Calling a numpy generator for one number costs as much as all the rest of a short action.
+    """
+
+    __slots__ = ()
+    random = list.pop
+    """The next number of the stream."""
+
+    def generator(self, seed: int, n: int) -> np.random.Generator:
+        """The stream of ``seed``, of which ``n`` numbers were taken in advance, where it stands now."""
+        rng = stream(seed, LUCK)
+        rng.bit_generator.advance(n - len(self))  # type: ignore[attr-defined]
+        return rng
+
+
 class LuckAhead:
     """:func:`stream` of ``LUCK`` for seeds that come from :func:`next_seed`, several times as fast.
 
@@ -46,30 +65,90 @@ class LuckAhead:
     are the next words of ``np_random``, so they can be looked up in advance and hashed together, as arrays. What is
     kept is a cache: the numbers are those of ``stream``, whatever happens to ``np_random`` in between. Only ``spawn``
     differs, which games have no use for.
+
+    Args:
+        uniforms: give the first so many numbers as :class:`Uniforms`; 0: give generators.
     """
 
-    BATCH = 64
+    FEW, MANY = 64, 1024
 
-    def __init__(self) -> None:
-        self._words: dict[int, list[int]] = {}
+    def __init__(self, uniforms: int = 0) -> None:
+        self._uniforms = uniforms
+        self._batch, self._served = self.FEW, 0
+        self._ready: dict[int, Any] = {}
         self._generator = np.random.Generator(np.random.PCG64(0))
 
-    def stream(self, seed: int, np_random: np.random.Generator) -> np.random.Generator:
+    def stream(self, seed: int, np_random: np.random.Generator) -> np.random.Generator | Uniforms:
         """``stream(seed, LUCK)`` for the ``seed`` that was drawn last from ``np_random``, whose state stays.
 
-        Every call returns the same generator object, put to the start of the stream.
+        If it is a generator, every call returns the same object, put to the start of the stream.
         """
-        words = self._words.get(seed)
-        if words is None:
+        ready = self._ready.pop(seed, None)
+        if ready is None:
+            # The larger the batch the less a seed costs, unless most of it goes to waste.
+            self._batch = min(2 * self._batch, self.MANY) if 2 * self._served > self._batch else self.FEW
+            self._served = 0
             source: Any = np_random.bit_generator
             now = source.state
-            later = source.random_raw(self.BATCH - 1) >> 33
+            later = source.random_raw(self._batch - 1) >> 33
             source.state = now
             seeds = np.append(np.uint32(seed), later.astype(np.uint32))
-            self._words = dict(zip(seeds.tolist(), seed_words(seeds, LUCK).tolist(), strict=True))
-            words = self._words[seed]
-        self._generator.bit_generator.state = _pcg64_state(words)
+            words = seed_words(seeds, LUCK)
+            prepared = first_uniforms(words, self._uniforms)[:, ::-1] if self._uniforms else words
+            self._ready = dict(zip(seeds.tolist(), prepared.tolist(), strict=True))
+            ready = self._ready.pop(seed)
+        self._served += 1
+        if self._uniforms:
+            return Uniforms(ready)
+        self._generator.bit_generator.state = _pcg64_state(ready)
         return self._generator
+
+
+def first_uniforms(words: np.ndarray, n: int) -> np.ndarray:
+    """The first ``n`` numbers of ``random()`` of generators whose seed sequences gave ``words`` ``[N, 4]``: ``[N, n]``.
+
+    ``PCG64`` (O'Neill 2014) is a linear congruential generator of 128 bits, ``s <- a s + c``, so its ``k``-th state is
+    ``a^k s + (1 + a + ... + a^(k-1)) c``; all of them are made together, in halves of 64 bits.
+    """
+    high, low, sequence_high, sequence_low = (column[:, None] for column in words.T)
+    c = (sequence_high << 1) | (sequence_low >> 63), (sequence_low << 1) | 1
+    multiplier, (sum_high, sum_low) = _jumps(n)
+    start = _plus((high, low), c)
+    state_high, state_low = _plus(_times(start, multiplier), _times(c, (sum_high, sum_low)))
+    word, turn = state_high ^ state_low, state_high >> 58
+    return (((word >> turn) | (word << (-turn & 63))) >> 11) * 2.0**-53
+
+
+_Halves = tuple[np.ndarray, np.ndarray]
+"""Numbers of 128 bits: their upper and lower 64."""
+
+
+@lru_cache(maxsize=16)
+def _jumps(n: int) -> tuple[_Halves, _Halves]:
+    """``a^(k+1)`` and ``1 + a + ... + a^k`` for ``k`` = 1 to ``n``; the seeding takes one step of its own."""
+    powers, sums = [_PCG64_FACTOR], [1]
+    for _ in range(n):
+        sums.append((sums[-1] + powers[-1]) & _DOUBLE_WORD)
+        powers.append(powers[-1] * _PCG64_FACTOR & _DOUBLE_WORD)
+
+    def halves(numbers: list[int]) -> _Halves:
+        return np.array([x >> 64 for x in numbers], np.uint64), np.array([x & _WORD for x in numbers], np.uint64)
+
+    return halves(powers[1:]), halves(sums[1:])
+
+
+def _plus(x: _Halves, y: _Halves) -> _Halves:
+    low = x[1] + y[1]
+    return x[0] + y[0] + (low < y[1]), low
+
+
+def _times(x: _Halves, y: _Halves) -> _Halves:
+    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    x1, x0, y1, y0 = x[1] >> half, x[1] & mask, y[1] >> half, y[1] & mask
+    middle = x1 * y0 + ((x0 * y0) >> half)
+    carried = x0 * y1 + (middle & mask)
+    high = x1 * y1 + (middle >> half) + (carried >> half)
+    return high + x[0] * y[1] + x[1] * y[0], x[1] * y[1]
 
 
 def _pcg64_state(words: list[int]) -> dict[str, Any]:

@@ -1075,9 +1075,10 @@ def _actions(subject: _Subject) -> None:
 
 
 @_rule(
-    "instructions and describe give text for every view: not empty, describe as lines of words with single spaces.",
+    "instructions and describe give text for every view: not empty, describe as lines of words with single spaces; "
+    "sight gives state_key, legal_actions and describe.",
     "Join words with one space and lines with one line break; a drawn row is one word, so draw blanks with a "
-    "visible sign.",
+    "visible sign. Leave sight out, or let it give exactly what the three give.",
 )
 def _words(subject: _Subject) -> None:
     game = subject.game
@@ -1087,6 +1088,8 @@ def _words(subject: _Subject) -> None:
             for state in (move.state, move.outcome.state):
                 text = game.describe(state, view)
                 _need(isinstance(text, str) and text.strip(), f"describe(state, {view!r}) gives {_show(text)}")
+                found, parts = game.sight(state, view), (game.state_key(state), game.legal_actions(state), text)
+                _need(found == parts, f"sight(state, {view!r}) gives {_show(found)}, its three parts {_show(parts)}")
                 crooked = [line for line in text.split("\n") if line != " ".join(line.split())]
                 _need(not crooked, f"describe(state, {view!r}) has the line {_show(crooked[:1])}")
         for seed in range(6):

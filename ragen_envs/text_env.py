@@ -27,10 +27,12 @@ from gymnasium import spaces
 
 from ragen_envs import protocol
 from ragen_envs.game import Game, Plan
-from ragen_envs.seeding import LUCK, LuckAhead, next_seed, stream
+from ragen_envs.seeding import LUCK, LuckAhead, Uniforms, next_seed, stream
 from ragen_envs.spaces import FreeText
 from ragen_envs.splits import SPLITS
 
+MAX_UNIFORMS = 32
+"""Up to so many actions an episode, the luck of a whole episode is drawn in advance."""
 MAX_TEXT = 1 << 20
 """Longest text in the spaces, in characters. ``step`` reads longer ones too."""
 
@@ -184,20 +186,23 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._key = _opening_key(game, game_kwargs, self._arguments)
         self._one_step = (max_actions if self._discrete else max_turns) == 1
         self._needs_luck = not self.game.deterministic
-        self._luck_ahead = LuckAhead()
+        few = self.game.uniform_luck and max_actions <= MAX_UNIFORMS
+        self._luck_ahead = LuckAhead(max_actions if few else 0)
         self._names: tuple[str, ...] = ()
         self._legal: tuple[int, ...] = ()
         self._valid_actions: list[str] = []
-        self._level_hash = self._split = self._state_hash = ""
+        self._state_hash = ""
+        self._base = _GOOD_TURN.copy()
+        """Info of a turn in which all is in order: what the level decides, and what a turn need not change."""
         self._optimal_steps, self._deadlock = -1, False
-        self._rng: np.random.Generator | None = None
+        self._rng: np.random.Generator | Uniforms | None = None
         """The luck stream; None until an action needs it."""
         self._system: str | None = None
         """The rules that open the conversation; None where the prompt is compact."""
         self._said: list[str] = []
         """The conversation after the rules: states, and between them what the model wrote."""
-        self._shown: str | None = None
-        """The state in words; None until somebody wants to know."""
+        self._shown = ""
+        """The state in words."""
         self._last = _NOTHING_DONE
         """The last turn, in the order of ``_TURN_KEYS``."""
         self._turn = self._actions_used = self._n_invalid = 0
@@ -219,23 +224,24 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 on as they were.
         """
         luck, level = self._own_luck_and_level(options) if options else (None, None)
-        super().reset(seed=seed)
         drawn = seed is None
         if seed is None:
             seed = next_seed(self.np_random)
+        else:
+            super().reset(seed=seed)
+            seed = int(seed)
         if luck is None or self.group_noise == "common":
             luck = seed
         if level is None:
-            level = self.game.draw_level(int(seed), self.split)
+            level = self.game.draw_level(seed, self.split)
         self._luck_seed, self._luck_is_ahead, self._rng = int(luck), drawn and luck == seed, None
         self._turn = self._actions_used = self._n_invalid = 0
         self._over = False
-        self._open(level)
-        self._said = [self._state_text()]
         self._last = _NOTHING_DONE
+        observation = self._open(level)
         if self.oracle_info:
             self._ask_oracle()
-        return self._observe(), self._info()
+        return observation, self._info()
 
     def step(self, action: Any, *, finish_reason: str = "stop") -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one turn (or, with discrete actions, one primitive action).
@@ -251,7 +257,66 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """
         if self._over:
             raise RuntimeError("the episode is over: call reset() before step()")
-        return self._act(action) if self._discrete else self._play_turn(action, finish_reason)
+        if not self._discrete:
+            return self._play_turn(action, finish_reason)
+        # A discrete action has no form, costs no penalty and always counts. What follows is _look, _state_text and
+        # _info in one piece, since calls are most of what such a step costs.
+        game, names, state, legal = self.game, self._names, self.state, self._legal
+        if type(action) is not int or not 0 <= action < len(names):
+            action = self._index(action)
+        self._turn = self._actions_used = turn = self._turn + 1
+        left = self.max_actions - turn
+        info = self._base.copy()
+        info["turn"], info["actions_left"] = turn, left
+        info["action_parsed"] = name = names[action]
+        if action in legal:
+            rng = self._rng
+            if rng is None and self._needs_luck:
+                rng = self._luck()
+            now, reward, ended, won, changed = game.step(state, action, rng)  # type: ignore[arg-type]
+            info["action_executed"] = name
+            success = effective = terminated = False  # and not what the game gave, which may be numpy's
+            if changed:
+                info["action_effective"] = effective = True
+            if ended:
+                terminated = True
+                if won:
+                    info["success"] = success = True
+                    info["score"] = 1.0
+            self._last = "", name, name, "ok", True, True, effective, 0, success
+        else:
+            now, reward, terminated = state, 0.0, False
+            self._n_invalid += 1
+            info["action_status"], info["format_ok"], info["action_valid"] = "illegal_action", False, False
+            self._last = "", name, "", "illegal_action", False, False, False, 0, False
+        truncated = left <= 0
+        if self._one_step:
+            terminated, truncated = True, False
+        self._over = over = terminated or truncated
+        if now is not state:
+            self.state = now
+            self._state_hash, legal_now, self._shown = game.sight(now, self.view)
+            if legal_now != legal and not over:
+                self._legal, self._valid_actions = legal_now, [names[a] for a in legal_now]
+        info["valid_actions"] = [] if over else self._valid_actions.copy()
+        info["state_hash"] = self._state_hash
+        if self._n_invalid:
+            info["n_invalid"] = self._n_invalid
+        if self.oracle_info:
+            self._ask_oracle()
+            info["optimal_steps"], info["deadlock"] = self._optimal_steps, self._deadlock
+        if type(reward) is not float:
+            reward = float(reward)
+        if self.observation_mode == "grid":
+            return game.grid(now), reward, terminated, truncated, info
+        if over or self.prompt == "compact":
+            text = self._state_text()
+        else:
+            text = f"Actions left: {left}. State:\n{self._shown}"
+        self._said.append(text)
+        if self.observation_mode == "text":
+            return text, reward, terminated, truncated, info
+        return self._messages(), reward, terminated, truncated, info
 
     def render(self) -> Any:
         """The state as text (``ansi``) or as a ``uint8`` picture, height x width x 3 (``rgb_array``)."""
@@ -287,7 +352,9 @@ class TextEnv(gymnasium.Env[Any, Any]):
         """Everything that the rest of the episode depends on, as a JSON value; see :meth:`restore`."""
         if self.state is None:
             raise RuntimeError("call reset() before snapshot()")
-        rng = self._rng or stream(self._luck_seed, LUCK)
+        rng = stream(self._luck_seed, LUCK) if self._rng is None else self._rng
+        if isinstance(rng, Uniforms):
+            rng = rng.generator(self._luck_seed, self.max_actions)
         return copy.deepcopy(
             {
                 "game": self.game.name,
@@ -349,37 +416,6 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _act(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """A step with a discrete action: no form, no penalty, and it always counts."""
-        names, before = self._names, self.state
-        if type(action) is not int or not 0 <= action < len(names):
-            action = self._index(action)
-        self._turn = self._actions_used = turn = self._turn + 1
-        name = names[action]
-        if action in self._legal:
-            rng = self._rng or (self._luck() if self._needs_luck else None)
-            state, reward, terminated, success, effective = self.game.step(before, action, rng)  # type: ignore[arg-type]
-            terminated, success, effective = bool(terminated), bool(terminated and success), bool(effective)
-            self._last = "", name, name, "ok", True, True, effective, 0, success
-        else:
-            state, reward, terminated = before, 0.0, False
-            self._n_invalid += 1
-            self._last = "", name, "", "illegal_action", False, False, False, 0, False
-        truncated = turn >= self.max_actions
-        if self._one_step:
-            terminated, truncated = True, False
-        self._over = terminated or truncated
-        if state is not before:
-            self._look(state)
-        if self.oracle_info:
-            self._ask_oracle()
-        if self.observation_mode == "grid":
-            return self._observe(), float(reward), terminated, truncated, self._info()
-        text = self._state_text()
-        self._said.append(text)
-        observation = text if self.observation_mode == "text" else self._observe()
-        return observation, float(reward), terminated, truncated, self._info()
-
     def _play_turn(self, action: Any, finish_reason: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """A step with a text: read it, execute its actions one by one, answer."""
         raw = str(action) if isinstance(action, str) else ""  # no np.str_ in info
@@ -397,7 +433,9 @@ class TextEnv(gymnasium.Env[Any, Any]):
             if one not in (self._legal if state is before else game.legal_actions(state)):
                 status, format_ok = "illegal_action", False
                 break
-            rng = self._rng or (self._luck() if self._needs_luck else None)
+            rng = self._rng
+            if rng is None and self._needs_luck:
+                rng = self._luck()
             state, gain, ended, won, changed = game.step(state, one, rng)  # type: ignore[arg-type]
             executed += 1
             reward += gain
@@ -449,22 +487,30 @@ class TextEnv(gymnasium.Env[Any, Any]):
                 raise ValueError(f"grid observations of this env have shape {wanted}, the level has {shape}")
         return level
 
-    def _open(self, level: Any) -> None:
-        """Go to the start of a level. Levels out of a list come back, so what was worked out is kept on them."""
-        kept = getattr(level, "__dict__", {}) if self._key else {}
+    def _open(self, level: Any) -> Any:
+        """Go to the start of a level: the observation there.
+
+        Levels out of a list come back, so what was worked out is kept on them.
+        """
+        kept, base = getattr(level, "__dict__", {}) if self._key else {}, self._base
         opening = kept.get(self._key)
         if opening is None:
             self._play_level(level, self.game.initial(level))
             self._system = self._rules()
-            self._shown = self.game.describe(self.state, self.view)
+            text = self._state_text()
+            self._said = [text]
+            observation = self._observe()
             kept[self._key] = (
-                *(self.state, self._names, self._level_hash, self._split, self._state_hash),
-                *(self._legal, self._valid_actions, self._system, self._shown),
+                *(self.state, self._names, base["level_hash"], base["split"], self._state_hash),
+                *(self._legal, self._valid_actions, self._system, self._shown, text),
+                observation if self.observation_mode == "text" else None,
             )
-        else:
-            self.level = level
-            self.state, self._names, self._level_hash, self._split, self._state_hash, *rest = opening
-            self._legal, self._valid_actions, self._system, self._shown = rest
+            return observation
+        self.level = level
+        self.state, self._names, base["level_hash"], base["split"], self._state_hash, *rest = opening
+        self._legal, self._valid_actions, self._system, self._shown, text, observation = rest
+        self._said = [text]
+        return self._observe() if observation is None else observation
 
     def _play_level(self, level: Any, state: Any) -> None:
         """Go to a state of a level, and note what the level alone decides."""
@@ -473,17 +519,17 @@ class TextEnv(gymnasium.Env[Any, Any]):
         names = tuple(game.action_names(level))
         if names != self._names:
             self._names, self._legal, self._valid_actions = names, (), []
-        self._level_hash, self._split = game.level_key(level), game.split_of(level)
+        self._base["level_hash"], self._base["split"] = game.level_key(level), game.split_of(level)
         self._look(state)
 
     def _look(self, state: Any) -> None:
         """Go to a state, and note what it alone decides; ``_over`` must be known by then."""
         self.state = state
-        self._state_hash = self.game.state_key(state)
-        legal = () if self._over else self.game.legal_actions(state)
+        self._state_hash, legal, self._shown = self.game.sight(state, self.view)
+        if self._over:
+            legal = ()
         if legal != self._legal:
             self._legal, self._valid_actions = legal, [self._names[a] for a in legal]
-        self._shown = None
 
     def _ask_oracle(self) -> None:
         self._optimal_steps, self._deadlock = -1, False
@@ -491,7 +537,7 @@ class TextEnv(gymnasium.Env[Any, Any]):
         if values is not None:
             self._optimal_steps, self._deadlock = int(values.optimal_steps), bool(values.dead_end)
 
-    def _luck(self) -> np.random.Generator:
+    def _luck(self) -> np.random.Generator | Uniforms:
         """Make the luck stream."""
         if self._luck_is_ahead:
             self._rng = self._luck_ahead.stream(self._luck_seed, self.np_random)
@@ -548,8 +594,6 @@ class TextEnv(gymnasium.Env[Any, Any]):
         )
 
     def _state_text(self) -> str:
-        if self._shown is None:
-            self._shown = self.game.describe(self.state, self.view)
         left = self.max_actions - self._actions_used
         if self.prompt == "compact":
             return f"{self.game.name}\n{self._shown}\nleft {left}"
@@ -578,27 +622,29 @@ class TextEnv(gymnasium.Env[Any, Any]):
 
     def _info(self) -> dict[str, Any]:
         """A fresh info of this moment."""
-        raw, parsed, executed, status, format_ok, valid, effective, dropped, success = self._last
-        info = _NO_INFO.copy()  # twice as fast as a display of so many keys
-        if success:
-            info["success"], info["score"] = True, 1.0
+        info = self._base.copy()  # and then what differs: far quicker than a display of so many keys
         info["turn"] = self._turn
         info["actions_left"] = self.max_actions - self._actions_used
-        info["action_raw"] = raw
-        info["action_parsed"] = parsed
-        info["action_executed"] = executed
-        info["action_status"] = status
-        info["format_ok"] = format_ok
-        info["action_valid"] = valid
-        info["action_effective"] = effective
-        info["n_dropped"] = dropped
-        info["n_invalid"] = self._n_invalid
         info["valid_actions"] = [] if self._over else self._valid_actions.copy()
-        info["level_hash"] = self._level_hash
         info["state_hash"] = self._state_hash
-        info["split"] = self._split
-        info["optimal_steps"] = self._optimal_steps
-        info["deadlock"] = self._deadlock
+        if self._last is _NOTHING_DONE:
+            info["action_status"], info["format_ok"], info["action_valid"] = "", False, False
+        else:
+            raw, parsed, executed, status, format_ok, valid, effective, dropped, success = self._last
+            info["action_raw"] = raw
+            info["action_parsed"] = parsed
+            info["action_executed"] = executed
+            info["action_status"] = status
+            info["format_ok"] = format_ok
+            info["action_valid"] = valid
+            info["action_effective"] = effective
+            info["n_dropped"] = dropped
+            if success:
+                info["success"], info["score"] = True, 1.0
+        if self._n_invalid:
+            info["n_invalid"] = self._n_invalid
+        if self.oracle_info:
+            info["optimal_steps"], info["deadlock"] = self._optimal_steps, self._deadlock
         return info
 
 
@@ -662,7 +708,10 @@ _INFO_KEYS: dict[str, type] = {
     "optimal_steps": int,
     "deadlock": bool,
 }
-_NO_INFO: dict[str, Any] = {key: kind() for key, kind in _INFO_KEYS.items()}
+_GOOD_TURN: dict[str, Any] = {
+    **{key: kind() for key, kind in _INFO_KEYS.items()},
+    **{"action_status": "ok", "format_ok": True, "action_valid": True, "optimal_steps": -1},
+}
 
 
 def _one_of(name: str, value: Any, allowed: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,38 @@ from ragen_envs.game import digest, smallest_symmetry
 from ragen_envs.jit import njit
 
 MAX_SIDE = 32
+MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
+"""Rows and columns that Left, Down, Right and Up go."""
 TRIES = 20_000
 
 FROZEN, HOLE, GOAL, START = 0, 1, 2, 3
 """Cell codes of ``LakeLevel.cells``, where the start cell is ice; ``START`` is used in keys only."""
 _CODES = str.maketrans("SFHG", "\0\0\1\2")
 _SHOWN = str.maketrans("SFHG", "__OG")
+
+
+class Chart:
+    """What play must know of a level, worked out. Charts of equal levels are equal."""
+
+    __slots__ = ("key", "letters", "moves", "outcomes", "sights")
+
+    def __init__(self, level: LakeLevel) -> None:
+        self.letters = level.letters
+        self.moves = _moves(*level.shape)
+        """At ``4 * cell + direction`` where a move leads: to a cell; or, off the board, number of cells + ``cell``."""
+        self.key = digest("frozen_lake", *level.rows)
+        """Hex digest of the map as it stands."""
+        # What rules.py found so far. There is little of it, and levels out of a pack come back.
+        self.outcomes: list[Any] = [None] * (2 * len(self.letters))
+        """By what ``moves`` holds."""
+        self.sights: list[Any] = [None] * len(self.letters)
+        """By the player's cell."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Chart) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
 
 @dataclass(frozen=True)
@@ -43,6 +69,16 @@ class LakeLevel:
         return self.find("S")
 
     @cached_property
+    def letters(self) -> str:
+        """The rows in one."""
+        return "".join(self.rows)
+
+    @cached_property
+    def chart(self) -> Chart:
+        """What play must know of the map, near at hand."""
+        return Chart(self)
+
+    @cached_property
     def board(self) -> str:
         """The map as it is shown, without the player: a line per row."""
         return "\n".join(self.rows).translate(_SHOWN)
@@ -54,11 +90,6 @@ class LakeLevel:
         cells[self.start] = START
         return digest("frozen_lake", smallest_symmetry(cells).hex())
 
-    @cached_property
-    def state_keys(self) -> dict[tuple[int, int], str]:
-        """What ``FrozenLake.state_key`` found for the cells of this map so far."""
-        return {}
-
     def find(self, letter: str) -> tuple[int, int]:
         """Row and column of the first cell with ``letter`` (``S`` or ``G``)."""
         for r, row in enumerate(self.rows):
@@ -69,8 +100,20 @@ class LakeLevel:
 
     def cells(self) -> np.ndarray:
         """``int8 [height, width]``: 0 ice, 1 hole, 2 goal."""
-        codes = bytearray("".join(self.rows).translate(_CODES), "ascii")
+        codes = bytearray(self.letters.translate(_CODES), "ascii")
         return np.frombuffer(codes, dtype=np.int8).reshape(self.shape)
+
+
+@lru_cache(maxsize=256)
+def _moves(height: int, width: int) -> tuple[int, ...]:
+    # One tuple for all maps of a shape: what is in use all the time stays in the processor's cache.
+    found = []
+    for row, column in np.ndindex(height, width):
+        for down, right in MOVES:
+            r, c = row + down, column + right
+            inside = 0 <= r < height and 0 <= c < width
+            found.append(r * width + c if inside else height * width + row * width + column)
+    return tuple(found)
 
 
 @njit

@@ -31,9 +31,7 @@ class Position(Protocol):
     @property
     def level(self) -> LakeLevel: ...
     @property
-    def row(self) -> int: ...
-    @property
-    def column(self) -> int: ...
+    def cell(self) -> int: ...
 
 
 def result_probabilities(slip: float) -> np.ndarray:
@@ -203,12 +201,11 @@ def evaluate_many(
     n = len(states)
     left = budgets(actions_left, n)
     levels = [state.level for state in states]
-    rows = np.array([state.row for state in states], np.int64)
-    columns = np.array([state.column for state in states], np.int64)
+    every = np.array([state.cell for state in states], np.int64)
     q, steps = np.zeros((n, 4)), np.zeros(n, np.int64)
     for at in by_level(levels):
         level = levels[at[0]]
-        cells = rows[at] * level.shape[1] + columns[at]
+        cells = every[at]
         q[at] = closed_loop(level, slip, int(left[at].max()))[left[at], cells]
         steps[at] = goal_distances(level)[cells]
     return OracleValues(q.max(axis=1), q, steps < 0, steps)

@@ -14,12 +14,11 @@ import numpy as np
 
 from ragen_envs.frozen_lake import maps, oracle
 from ragen_envs.frozen_lake.batch import FrozenLakeBatch
-from ragen_envs.frozen_lake.maps import LakeLevel
-from ragen_envs.game import Expectation, OracleValue, OracleValues, Outcome, Plan, best_actions, digest
+from ragen_envs.frozen_lake.maps import MOVES, Chart, LakeLevel
+from ragen_envs.game import Expectation, OracleValue, OracleValues, Outcome, Plan, best_actions
 from ragen_envs.packs import PackedGame
 
 ACTIONS = ("Left", "Down", "Right", "Up")
-MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 SYMBOLS = (
     ("_", "frozen"),
@@ -31,19 +30,34 @@ SYMBOLS = (
 )
 """Symbol and meaning by grid code. Board, legend and ``grid`` all come from this table."""
 
+_CELL_KEYS = [f"{cell:04x}" for cell in range(maps.MAX_SIDE**2)]
+
 TILE = 32
 
 
-_tuple: Any = tuple.__new__
-"""Makes a named tuple from a tuple, at a third of the time that its class takes; for ``step`` alone."""
-
-
 class LakeState(NamedTuple):
-    """The player's cell on a level, row and column from the top left."""
+    """Where the player is on a level."""
 
     level: LakeLevel
-    row: int
-    column: int
+    cell: int
+    """Index in reading order: row times width plus column."""
+    chart: Chart
+    """``level.chart``."""
+
+    @staticmethod
+    def at(level: LakeLevel, row: int, column: int) -> LakeState:
+        """The state with the player in a row and column."""
+        return LakeState(level, row * level.shape[1] + column, level.chart)
+
+    @property
+    def row(self) -> int:
+        """From the top."""
+        return self.cell // self.level.shape[1]
+
+    @property
+    def column(self) -> int:
+        """From the left."""
+        return self.cell % self.level.shape[1]
 
 
 class FrozenLake(PackedGame[LakeLevel, LakeState]):
@@ -102,6 +116,7 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
     views: ClassVar[tuple[str, ...]] = ("grid", "coordinates", "both")
     level_arguments = ("size", "frozen", "min_steps", "max_steps")
     distinct_levels = False
+    uniform_luck = True
 
     def __init__(
         self,
@@ -163,12 +178,14 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
 
     def to_record(self, level: LakeLevel) -> bytes:
         """The letters, row by row."""
-        return "".join(level.rows).encode()
+        return level.letters.encode()
 
-    def from_record(self, record: bytes) -> LakeLevel:
-        """The level of :meth:`to_record`."""
+    def from_record(self, record: bytes, key: str) -> LakeLevel:
+        """The level of :meth:`to_record` and its key."""
         letters = record.decode()
-        return LakeLevel(tuple(letters[i : i + self.width] for i in range(0, len(letters), self.width)))
+        level = LakeLevel(tuple([letters[i : i + self.width] for i in range(0, len(letters), self.width)]))
+        level.__dict__["key"] = key
+        return level
 
     def level_key(self, level: LakeLevel) -> str:
         """Digest of the map, the same for its rotations and reflections."""
@@ -204,7 +221,7 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
 
     def initial(self, level: LakeLevel) -> LakeState:
         """On the start cell."""
-        return LakeState(level, *level.start)
+        return LakeState.at(level, *level.start)
 
     def step(self, state: LakeState, action: int, rng: np.random.Generator) -> Outcome[LakeState]:
         """Move, perhaps sideways. With ``slip`` 0 nothing is drawn from ``rng``, else one number.
@@ -212,46 +229,45 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
         Raises:
             ValueError: if the game is over or ``action`` is not 0 to 3.
         """
-        level, row, column = state
-        rows = level.rows
-        if rows[row][column] in "HG":
-            raise ValueError("the game is over: the player is in a hole or on the goal")
+        _, cell, chart = state
         if not 0 <= action < 4:
             raise ValueError(f"an action is 0 to 3, got {action}")
-        direction = int(action)
+        if chart.letters[cell] in "HG":
+            raise ValueError("the game is over: the player is in a hole or on the goal")
+        direction = action
         if self.slip > 0.0:
             luck = rng.random()
-            if luck < self.slip / 2:
-                direction = (direction + 3) % 4
-            elif luck < self.slip:
-                direction = (direction + 1) % 4
-        down, right = MOVES[direction]
-        row += down
-        column += right
-        if not (0 <= row < len(rows) and 0 <= column < len(rows[0])):
-            return _tuple(Outcome, (state, 0.0, False, False, False))
-        cell = rows[row][column]
-        won = cell == "G"
-        new = _tuple(LakeState, (level, row, column))
-        return _tuple(Outcome, (new, 1.0 if won else 0.0, won or cell == "H", won, True))
+            if luck < self.slip:
+                direction = (action + (3 if luck < self.slip / 2 else 1)) % 4
+        where = chart.moves[4 * cell + direction]
+        return chart.outcomes[where] or self._arrive(state, where)
+
+    def _arrive(self, state: LakeState, where: int) -> Outcome[LakeState]:
+        """The outcome of a move, see ``Chart.moves``; kept on the chart."""
+        level, _, chart = state
+        if where >= len(chart.letters):
+            outcome = Outcome(state, 0.0, False, False, False)
+        else:
+            letter = chart.letters[where]
+            won = letter == "G"
+            now = LakeState(level, where, chart)
+            outcome = Outcome(now, 1.0 if won else 0.0, won or letter == "H", won, True)
+        chart.outcomes[where] = outcome
+        return outcome
 
     def legal_actions(self, state: LakeState) -> tuple[int, ...]:
         """All four on ice, none once the game is over."""
-        level, row, column = state
-        return () if level.rows[row][column] in "HG" else (0, 1, 2, 3)
+        _, cell, chart = state
+        return () if chart.letters[cell] in "HG" else (0, 1, 2, 3)
 
     def level_of(self, state: LakeState) -> LakeLevel:
         """The level."""
         return state.level
 
     def state_key(self, state: LakeState) -> str:
-        """Digest of the map as it is drawn and the player's cell."""
-        level, row, column = state
-        known = level.state_keys
-        key = known.get((row, column))
-        if key is None:
-            key = known[row, column] = digest("frozen_lake", *level.rows, row, column)
-        return key
+        """Digest of the map as it is drawn, and the player's cell in four hex digits."""
+        _, cell, chart = state
+        return chart.key + _CELL_KEYS[cell]
 
     def dump_state(self, state: LakeState) -> list[int]:
         """``[row, column]``."""
@@ -267,7 +283,7 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
         good = isinstance(data, list | tuple) and len(data) == 2 and all(type(x) is int for x in data)
         if not good or not (0 <= data[0] < height and 0 <= data[1] < width):
             raise ValueError(f"a state is [row, column] on a board of {height} x {width}, got {data!r}")
-        return LakeState(level, data[0], data[1])
+        return LakeState.at(level, data[0], data[1])
 
     def batch(self, levels: Sequence[LakeLevel], num_envs: int) -> FrozenLakeBatch:
         """Compiled plays."""
@@ -282,12 +298,12 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
 
     def describe(self, state: LakeState, view: str) -> str:
         """The board in the chosen view."""
-        level, row, column = state
+        level, cell, chart = state
         if view == "grid":
-            board, place = level.board, row * (len(level.rows[0]) + 1) + column
-            return board[:place] + _PLAYER_ON[level.rows[row][column]] + board[place + 1 :]
+            board, place = level.board, cell + cell // level.shape[1]  # one line break per row above
+            return board[:place] + _PLAYER_ON[chart.letters[cell]] + board[place + 1 :]
         self._check_view(view)
-        rows = level.rows
+        rows, (row, column) = level.rows, (state.row, state.column)
         holes = [f"({r},{c})" for r, cells in enumerate(rows) for c, letter in enumerate(cells) if letter == "H"]
         goal = level.find("G")
         lines = [f"size {len(rows)} {len(rows[0])}", f"player ({row},{column})", f"goal ({goal[0]},{goal[1]})"]
@@ -296,6 +312,18 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
         if view == "both":
             lines.append(self.describe(state, "grid"))
         return "\n".join(lines)
+
+    def sight(self, state: LakeState, view: str) -> tuple[str, tuple[int, ...], str]:
+        """See :meth:`Game.sight`."""
+        if view != "grid":
+            return super().sight(state, view)
+        _, cell, chart = state
+        return chart.sights[cell] or self._see(state)
+
+    def _see(self, state: LakeState) -> tuple[str, tuple[int, ...], str]:
+        found = super().sight(state, "grid")
+        state.chart.sights[state.cell] = found
+        return found
 
     def grid(self, state: LakeState) -> np.ndarray:
         """``int8 [height, width]``: codes 0 to 5 in the order of ``SYMBOLS``."""
@@ -333,7 +361,7 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
         """
         if actions_left < 0:
             raise ValueError(f"actions_left is at least 0, got {actions_left}")
-        cell = self._index(state)
+        cell = state.cell
         q = tuple(oracle.closed_loop(state.level, self.slip, actions_left)[actions_left, cell].tolist())
         steps = int(oracle.goal_distances(state.level)[cell])
         return OracleValue(max(q), q, best_actions(q), steps < 0, steps)
@@ -351,7 +379,7 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
         is over or nothing is left to spend, the plan is empty.
         """
         budget = min(actions_left, turns_left * max_actions)
-        cell = self._index(state)
+        cell = state.cell
         if self._cell(state) in "HG" or budget < 1 or max_actions < 1:
             return Plan((), Expectation(0.0, float(self._cell(state) == "G")))
         if self.slip == 0.0:
@@ -364,7 +392,7 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
         """Exact expectation of ``actions_left`` uniformly random actions. It does not depend on ``slip``."""
         if self._cell(state) in "HG":
             return Expectation(0.0, float(self._cell(state) == "G"))
-        chance = float(oracle.blind_luck(state.level, self.slip, actions_left)[self._index(state)])
+        chance = float(oracle.blind_luck(state.level, self.slip, actions_left)[state.cell])
         return Expectation(chance, chance)
 
     # --- small helpers --------------------------------------------------------------------------------------------
@@ -389,10 +417,7 @@ class FrozenLake(PackedGame[LakeLevel, LakeState]):
         return Plan(tuple(actions), Expectation(reached, reached))
 
     def _cell(self, state: LakeState) -> str:
-        return state.level.rows[state.row][state.column]
-
-    def _index(self, state: LakeState) -> int:
-        return state.row * len(state.level.rows[0]) + state.column
+        return state.level.letters[state.cell]
 
     def _check_view(self, view: str) -> None:
         if view not in self.views:

@@ -49,9 +49,7 @@ class SokobanBatch(GameBatch[Level, "State"]):
         height, width, stride = level.height, level.width, level.stride
         framed = np.full((height + 2) * stride, OUTSIDE, np.uint8)
         framed.reshape(height + 2, stride)[1:-1, :-1] = plays.boards[i, : height * width].reshape(height, width)
-        start = self.game.initial(level)
-        player = level.to_index((int(facts[ROW]), int(facts[COLUMN])))
-        return start._replace(cells=framed.tobytes(), player=player, done=int(facts[DONE]))
+        return self.game.state_at(level, framed.tobytes(), level.to_index((int(facts[ROW]), int(facts[COLUMN]))))
 
     def step(self, active, wanted, n_wanted, left, luck, reward, executed, ended, success, effective) -> None:
         """See :meth:`GameBatch.step`."""

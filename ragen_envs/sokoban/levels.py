@@ -9,12 +9,14 @@ Simplifications: what lies outside the board counts as wall, so a board needs no
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +34,9 @@ _ALL_CODES = bytes(range(7))
 
 # Translations of :attr:`Level.buffer` for keys: the frame is wall; so is floor, unless it turns out to be reachable.
 _NO_FRAME = bytes(WALL if code == OUTSIDE else code for code in range(256))
+_NOTHING_MOVES = bytes(
+    {BOX_ON_TARGET: TARGET, PLAYER_ON_TARGET: TARGET, BOX: EMPTY, PLAYER: EMPTY}.get(code, code) for code in range(256)
+)
 _NO_FLOOR = bytes(WALL if code in (EMPTY, OUTSIDE) else code for code in range(256))
 
 Cell = tuple[int, int]
@@ -81,13 +86,21 @@ class Level:
 
     @classmethod
     def trusted(
-        cls, height: int, width: int, cells: bytes, optimal_steps: int | None, optimal_pushes: int | None
+        cls,
+        height: int,
+        width: int,
+        cells: bytes,
+        optimal_steps: int | None,
+        optimal_pushes: int | None,
+        key: str | None = None,
     ) -> Level:
-        """A level that is known to be valid, made without checking it."""
+        """A level that is known to be valid, and perhaps its :attr:`key`, made without checking them."""
         level = object.__new__(cls)
         level.__dict__.update(
             height=height, width=width, cells=cells, optimal_steps=optimal_steps, optimal_pushes=optimal_pushes
         )
+        if key is not None:
+            level.__dict__["key"] = key
         return level
 
     @classmethod
@@ -168,7 +181,7 @@ class Level:
     @cached_property
     def deltas(self) -> tuple[int, int, int, int]:
         """Offsets in :attr:`buffer` of the neighbours up, down, left and right."""
-        return _deltas(self.stride)
+        return self.frame.deltas
 
     @cached_property
     def buffer(self) -> bytes:
@@ -192,6 +205,17 @@ class Level:
         return self.to_index(self.player)
 
     @cached_property
+    def frame(self) -> Frame:
+        """What a step must know of boards of this size."""
+        return _frame(self.height, self.width)
+
+    @cached_property
+    def board_hash(self) -> int:
+        """Hash of size, walls and targets as they stand: 64 bits below a leading 1."""
+        still = self.cells.translate(_NOTHING_MOVES).hex()
+        return 1 << 64 | int(digest("sokoban board", self.height, self.width, still), 16)
+
+    @cached_property
     def key(self) -> str:
         """Hex digest of the level's content up to rotation, reflection, translation and unreachable floor."""
         buffer, (up, down, left, right) = self.buffer, self.deltas
@@ -211,10 +235,29 @@ class Level:
         return digest("sokoban", smallest_symmetry(board).hex())
 
 
+class Frame(NamedTuple):
+    """What all boards of a size have in common. One for all of them, so that it stays in the processor's cache.
+
+    A state's hash is its level's ``board_hash`` xor the numbers of its player and of its boxes, so that a step changes
+    it by the numbers of what moved (Zobrist 1970).
+    """
+
+    stride: int
+    """See ``Level.stride``."""
+    deltas: tuple[int, int, int, int]
+    """See ``Level.deltas``."""
+    players: tuple[int, ...]
+    """A fixed random number of 64 bits per index of ``Level.buffer``: of the player there."""
+    boxes: tuple[int, ...]
+    """The same of a box there."""
+
+
 @lru_cache(maxsize=256)
-def _deltas(stride: int) -> tuple[int, int, int, int]:
-    # One tuple for all levels of a width: what is in use all the time stays in the processor's cache.
-    return (-stride, stride, -1, 1)
+def _frame(height: int, width: int) -> Frame:
+    stride = width + 1
+    n = (height + 2) * stride
+    numbers = np.frombuffer(hashlib.shake_256(b"ragen sokoban").digest(16 * n), "<u8").reshape(n, 2).T.tolist()
+    return Frame(stride, (-stride, stride, -1, 1), tuple(numbers[0]), tuple(numbers[1]))
 
 
 _NAMES = ("wall", "floor", "target", "box on a target", "box", "player", "player on a target")

@@ -8,8 +8,6 @@ Simplifications: a solved board is absorbing (an action there changes nothing an
 
 from __future__ import annotations
 
-import hashlib
-from binascii import hexlify
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -33,6 +31,7 @@ from ragen_envs.sokoban.levels import (
     TARGET,
     WALL,
     Cell,
+    Frame,
     Level,
     format_xsb,
     numbered_levels,
@@ -79,8 +78,15 @@ class State(NamedTuple):
     """The board in its frame, ``(height + 2) * (width + 1)`` codes, laid out as ``Level.buffer``."""
     player: int
     """Index of the player in ``cells``."""
-    done: int
-    """Number of boxes on targets."""
+    missing: int
+    """Number of boxes that are not on targets; 0 = solved."""
+    hash: int
+    """Zobrist hash of level, player and boxes, 64 bits below a leading 1."""
+    frame: Frame
+    """``level.frame``: near at hand, as levels come and go and it stays."""
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
 
 
 class Sokoban(PackedGame[Level, State]):
@@ -181,8 +187,11 @@ class Sokoban(PackedGame[Level, State]):
         self.min_steps, self.max_steps = min_steps, max_steps
         self.min_pushes, self.max_pushes = min_pushes, max_pushes
         self.symbols = symbols
-        # The frame code becomes a line break: the right edge of a row ends its line.
-        self._letters = {code: letter for code, letter in enumerate(SYMBOLS[symbols])} | {OUTSIDE: "\n"}
+        # The frame code becomes a line break: the right edge of a row ends its line. Byte by byte and then as ASCII is
+        # the quick way to text; a box on a target, which need not be ASCII, is put in afterwards.
+        letters = bytearray(ord(letter) for letter in SYMBOLS[symbols].replace(SYMBOLS[symbols][BOX_ON_TARGET], "\0"))
+        self._letters = bytes(letters).ljust(OUTSIDE, b"\0") + b"\n" + bytes(255 - OUTSIDE)
+        self._box_on_target = SYMBOLS[symbols][BOX_ON_TARGET]
         self.choose_levels(levels)
 
     def __repr__(self) -> str:
@@ -218,10 +227,10 @@ class Sokoban(PackedGame[Level, State]):
         optima = (level.optimal_steps or 0, level.optimal_pushes or 0)
         return level.cells + b"".join(optimum.to_bytes(2, "little") for optimum in optima)
 
-    def from_record(self, record: bytes) -> Level:
-        """The level of :meth:`to_record`."""
+    def from_record(self, record: bytes, key: str) -> Level:
+        """The level of :meth:`to_record` and its key."""
         steps, pushes = int.from_bytes(record[-4:-2], "little"), int.from_bytes(record[-2:], "little")
-        return Level.trusted(self.height, self.width, record[:-4], steps or None, pushes or None)
+        return Level.trusted(self.height, self.width, record[:-4], steps or None, pushes or None, key)
 
     def read_levels(self, path: Path) -> tuple[list[Level], dict[str, Any]]:
         """The levels of an XSB or ``.sok`` file, or of a folder of such files, and what is known of all of them.
@@ -291,7 +300,18 @@ class Sokoban(PackedGame[Level, State]):
 
     def initial(self, level: Level) -> State:
         """The level's start."""
-        return State(level, level.buffer, level.start, level.cells.count(BOX_ON_TARGET))
+        return self.state_at(level, level.buffer, level.start)
+
+    def state_at(self, level: Level, cells: bytes, player: int) -> State:
+        """The state of a board in its frame, whose player stands at an index of it."""
+        frame = level.frame
+        key = level.board_hash ^ frame.players[player]
+        for code in (BOX, BOX_ON_TARGET):
+            i = cells.find(code)
+            while i >= 0:
+                key ^= frame.boxes[i]
+                i = cells.find(code, i + 1)
+        return State(level, cells, player, cells.count(BOX), key, frame)
 
     def step(self, state: State, action: int, rng: np.random.Generator | None) -> Outcome[State]:
         """Apply one action; ``rng`` is not used.
@@ -299,32 +319,40 @@ class Sokoban(PackedGame[Level, State]):
         Raises:
             ValueError: ``action`` is not 0 to 3.
         """
-        level, cells, player, done = state
+        level, cells, player, missing, key, frame = state
         if not 0 <= action <= 3:
             raise ValueError(f"action must be 0 to 3: {action}")
-        if done == level.n_boxes:
+        if not missing:
             return Outcome(state, 0.0, True, True, False)
-        delta = level.deltas[action]
+        _, deltas, players, boxes = frame
+        delta = deltas[action]
         ahead = player + delta
         code = cells[ahead]
         entered = _ENTERED[code]
         if not entered:
             return _tuple(Outcome, (state, STEP_REWARD, False, False, False))
-        new = bytearray(cells)
-        new[player] = _LEFT[cells[player]]
-        new[ahead] = entered
         if code < BOX_ON_TARGET:  # free floor: no box to push
-            return _tuple(Outcome, (_tuple(State, (level, bytes(new), ahead, done)), STEP_REWARD, False, False, True))
+            new = bytearray(cells)
+            new[player] = _LEFT[cells[player]]
+            new[ahead] = entered
+            key ^= players[player] ^ players[ahead]
+            now = _tuple(State, (level, bytes(new), ahead, missing, key, frame))
+            return _tuple(Outcome, (now, STEP_REWARD, False, False, True))
         beyond = ahead + delta
         filled = _FILLED[cells[beyond]]
         if not filled:
             return _tuple(Outcome, (state, STEP_REWARD, False, False, False))
+        new = bytearray(cells)
+        new[player] = _LEFT[cells[player]]
+        new[ahead] = entered
         new[beyond] = filled
+        key ^= players[player] ^ players[ahead] ^ boxes[ahead] ^ boxes[beyond]
         change = (filled == BOX_ON_TARGET) - (code == BOX_ON_TARGET)
-        done += change
-        solved = done == level.n_boxes
+        missing -= change
+        solved = not missing
         reward = STEP_REWARD + BOX_REWARD * change + SOLVED_REWARD * solved
-        return _tuple(Outcome, (_tuple(State, (level, bytes(new), ahead, done)), reward, solved, solved, True))
+        now = _tuple(State, (level, bytes(new), ahead, missing, key, frame))
+        return _tuple(Outcome, (now, reward, solved, solved, True))
 
     def legal_actions(self, state: State) -> tuple[int, ...]:
         """All four, always."""
@@ -336,9 +364,7 @@ class Sokoban(PackedGame[Level, State]):
 
     def state_key(self, state: State) -> str:
         """Hex digest of the board as it stands: walls, targets, boxes and player, each in its place."""
-        key = _key_head(state.level.height, state.level.width).copy()
-        key.update(hexlify(state.cells))
-        return key.hexdigest()
+        return hex(state.hash)[3:]
 
     def dump_state(self, state: State) -> dict[str, Any]:
         """``{"player": [row, column], "boxes": [[row, column], ...]}``."""
@@ -360,7 +386,7 @@ class Sokoban(PackedGame[Level, State]):
         now = Level.from_parts(
             level.height, level.width, walls=level.walls, targets=level.targets, boxes=boxes, player=player
         )
-        return State(level, now.buffer, now.start, now.cells.count(BOX_ON_TARGET))
+        return self.state_at(level, now.buffer, now.start)
 
     def batch(self, levels: Sequence[Level], num_envs: int) -> SokobanBatch:
         """Compiled plays."""
@@ -377,12 +403,21 @@ class Sokoban(PackedGame[Level, State]):
     def describe(self, state: State, view: str) -> str:
         """The state as text, see the class. Coordinates are lines ``kind cell cell ...``."""
         if view == "grid":
-            stride = state.level.stride
-            return state.cells[stride : -stride - 1].decode("latin-1").translate(self._letters)
+            return self.sight(state, view)[2]
         if view == "coordinates":
             return _coordinates_text(state)
         self._check_view(view)
         return _coordinates_text(state) + "\n" + self.describe(state, "grid")
+
+    def sight(self, state: State, view: str) -> tuple[str, tuple[int, ...], str]:
+        """See :meth:`Game.sight`."""
+        if view != "grid":
+            return super().sight(state, view)
+        _, cells, _, _, key, frame = state
+        text = cells[frame.stride : -frame.stride - 1].translate(self._letters).decode()
+        if "\0" in text:
+            text = text.replace("\0", self._box_on_target)
+        return hex(key)[3:], (0, 1, 2, 3), text
 
     def _check_view(self, view: str) -> None:
         if view not in self.views:
@@ -427,12 +462,6 @@ class Sokoban(PackedGame[Level, State]):
     def random_play(self, state: State, actions_left: int) -> Expectation:
         """Exact expectation of ``actions_left`` uniformly random actions, fewer if the level is solved before."""
         return oracle.expect_random(state.level, state.cells, actions_left)
-
-
-@lru_cache(maxsize=1024)
-def _key_head(height: int, width: int) -> Any:
-    """The hash object of ``digest("sokoban state", height, width, "")``: a state's key goes on from a copy."""
-    return hashlib.blake2b(f"sokoban state\x1f{height}\x1f{width}\x1f".encode(), digest_size=8)
 
 
 @lru_cache(maxsize=1024)

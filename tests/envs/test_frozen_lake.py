@@ -171,7 +171,7 @@ def test_hole_and_goal_end_the_game_and_only_the_goal_is_success() -> None:
 def test_slips_have_the_documented_frequencies(slip: float) -> None:
     """C6: within three standard deviations over 20,000 steps."""
     game = FrozenLake(slip=slip)
-    state = LakeState(LakeLevel(("FFF", "FFF", "SFG")), 1, 1)
+    state = LakeState.at(LakeLevel(("FFF", "FFF", "SFG")), 1, 1)
     rng = np.random.default_rng(11)
     n = 20_000
     for action in range(4):
@@ -295,7 +295,7 @@ def test_levels_and_states_survive_json() -> None:
         assert game.load_level("\n".join(level.rows)) == level
         keys = set()
         for row, column in np.ndindex(*level.shape):
-            state = LakeState(level, int(row), int(column))
+            state = LakeState.at(level, int(row), int(column))
             assert game.load_state(level, json.loads(json.dumps(game.dump_state(state)))) == state
             assert game.level_of(state) is level
             keys.add(game.state_key(state))
@@ -314,9 +314,9 @@ def test_views_show_the_documented_text() -> None:
     state = game.initial(level)
     assert game.describe(state, "grid") == "P_O\nO_G"
     assert game.describe(state, "coordinates") == "size 2 3\nplayer (0,0)\ngoal (1,2)\nholes (0,2) (1,0)"
-    assert game.describe(LakeState(level, 0, 1), "both").splitlines()[-2:] == ["_PO", "O_G"]
-    assert game.describe(LakeState(level, 0, 2), "grid") == "__X\nO_G"
-    assert game.describe(LakeState(level, 1, 2), "grid") == "__O\nO_√"
+    assert game.describe(LakeState.at(level, 0, 1), "both").splitlines()[-2:] == ["_PO", "O_G"]
+    assert game.describe(LakeState.at(level, 0, 2), "grid") == "__X\nO_G"
+    assert game.describe(LakeState.at(level, 1, 2), "grid") == "__O\nO_√"
     free = game.load_level(["SG"])
     assert game.describe(game.initial(free), "both") == "size 1 2\nplayer (0,0)\ngoal (0,1)\nPG"
     with pytest.raises(ValueError, match="view"):
@@ -328,7 +328,7 @@ def test_legend_covers_every_symbol_and_the_grid_codes_follow_it() -> None:
     seen = set()
     for level in sampled(game, 60):
         for row, column in np.ndindex(*level.shape):
-            state = LakeState(level, int(row), int(column))
+            state = LakeState.at(level, int(row), int(column))
             board = game.describe(state, "grid").splitlines()
             codes = game.grid(state)
             assert codes.dtype == np.int8
@@ -345,7 +345,7 @@ def test_coordinates_lose_nothing() -> None:
     game = FrozenLake(size=[3, 4], frozen=0.7)
     for level in sampled(game, 60):
         for row, column in np.ndindex(*level.shape):
-            state = LakeState(level, int(row), int(column))
+            state = LakeState.at(level, int(row), int(column))
             text = game.describe(state, "coordinates")
             assert "  " not in text
             words = {line.split(" ")[0]: line.split(" ")[1:] for line in text.splitlines()}
@@ -368,7 +368,7 @@ def test_instructions_carry_the_game_s_own_chance_and_range() -> None:
 def test_pictures_differ_by_state() -> None:
     game = FrozenLake()
     level = game.load_level(["SFH", "HFG"])
-    pictures = [game.draw(LakeState(level, int(r), int(c))) for r, c in np.ndindex(2, 3)]
+    pictures = [game.draw(LakeState.at(level, int(r), int(c))) for r, c in np.ndindex(2, 3)]
     assert all(p.dtype == np.uint8 and p.shape == (64, 96, 3) for p in pictures)
     assert len({p.tobytes() for p in pictures}) == 6
 
@@ -383,7 +383,7 @@ def test_oracle_equals_plain_recursion(slip: float) -> None:
     for level in levels:
         twin = Twin(level, slip)
         for row, column in np.ndindex(*level.shape):
-            state = LakeState(level, int(row), int(column))
+            state = LakeState.at(level, int(row), int(column))
             ended = letter(level, (int(row), int(column))) in "GH"
             for left in (0, 1, 3, 10):
                 found = game.oracle(state, left)
@@ -406,7 +406,7 @@ def test_dead_ends_and_shortest_luck(slip: float) -> None:
     game = FrozenLake(slip=slip)
     level = game.load_level(["SFGHF", "FHHHF"])
     for row, column in np.ndindex(2, 5):
-        state = LakeState(level, int(row), int(column))
+        state = LakeState.at(level, int(row), int(column))
         found = game.oracle(state, 40)
         # Success is possible exactly where some number of actions gives it a chance, and no sooner than optimal_steps.
         lost = letter(level, (int(row), int(column))) == "H" or column == 4
@@ -417,14 +417,16 @@ def test_dead_ends_and_shortest_luck(slip: float) -> None:
             assert game.oracle(state, found.optimal_steps - 1).value == 0
         if lost:
             assert found.value == 0
-    assert game.oracle(LakeState(level, 0, 2), 5).optimal_steps == 0
+    assert game.oracle(LakeState.at(level, 0, 2), 5).optimal_steps == 0
     with pytest.raises(ValueError, match="actions_left"):
         game.oracle(state, -1)
 
 
 def test_slip_does_not_matter_to_random_play() -> None:
     for level in sampled(FrozenLake(), 20):
-        chances = [FrozenLake(slip=slip).random_play(LakeState(level, *level.find("S")), 10).success for slip in SLIPS]
+        chances = [
+            FrozenLake(slip=slip).random_play(LakeState.at(level, *level.find("S")), 10).success for slip in SLIPS
+        ]
         assert np.ptp(chances) < 1e-12
 
 
@@ -441,7 +443,7 @@ def test_plan_equals_the_enumeration_of_all_sequences(rows: list[str], slip: flo
         np.ndindex(2, 3), (1, 2, 3), (1, 2, 3), (1, 2, 3, 4, 6)
     ):
         cell = (int(row), int(column))
-        plan = game.plan(LakeState(level, *cell), turns_left=turns, actions_left=left, max_actions=longest)
+        plan = game.plan(LakeState.at(level, *cell), turns_left=turns, actions_left=left, max_actions=longest)
         best = twin.turns(cell, turns, left, longest)
         assert plan.expected.success == pytest.approx(best, abs=1e-9)
         if letter(level, cell) in "GH":

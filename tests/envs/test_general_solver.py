@@ -133,10 +133,10 @@ def replay(level: Level, pushes) -> bool:
             walk.append(level.deltas.index(goal - parents[goal]))
             goal = parents[goal]
         for action in [*reversed(walk), direction]:
-            assert state.done < level.n_boxes
+            assert state.missing > 0
             state = game.step(state, action, None).state
         assert state.player == box
-    return state.done == level.n_boxes
+    return state.missing == 0
 
 
 # --- whole searches ---------------------------------------------------------------------------------------------------

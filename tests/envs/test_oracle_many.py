@@ -199,7 +199,7 @@ def test_states_that_no_play_of_the_level_reaches() -> None:
     for i, state in enumerate(states):
         one = game.oracle(state, 9)
         assert (found.value[i], tuple(found.q[i]), found.optimal_steps[i]) == (one.value, one.q, one.optimal_steps)
-        if state.done == 0:
+        if state.missing == 1:
             steps = steps_to_success(reachable(game, state))
             assert found.dead_end[i] == (state not in steps)
             assert found.optimal_steps[i] == steps.get(state, -1)

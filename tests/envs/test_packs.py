@@ -398,6 +398,21 @@ def test_a_cached_pack_under_another_name_is_not_used(own_cache: Path, monkeypat
     assert found == [level for split in SPLITS for level in generated.splits[split]]
 
 
+def test_a_cached_pack_of_another_version_of_the_format_stays_unused(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packs.request_of, "__defaults__", (20,))
+    kwargs: dict[str, Any] = {"height": 5, "width": 6, "max_steps": 5, "levels": "pack"}
+    with monkeypatch.context() as other:
+        other.setattr(packs, "VERSION", 1)
+        name, content = packs.build(packs.request_of(Sokoban(**kwargs | {"levels": "generated"})))
+    packs.write(own_cache / name, content)
+    with pytest.raises(ValueError, match="has version 1 of the pack format"):
+        Sokoban(levels=str(own_cache / name)).levels("train")
+    assert len(all_levels(Sokoban(**kwargs))) == 20
+    assert len(list(own_cache.iterdir())) == 2
+
+
 def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "some.pack"
     packs.write(target, b"old")
@@ -542,8 +557,9 @@ def test_a_file_of_levels_is_a_pack(tmp_path: Path) -> None:
         TextEnv("ragen_envs.sokoban:Sokoban", levels=str(path), observation="grid")
     TextEnv("ragen_envs.sokoban:Sokoban", levels=str(path)).reset(seed=0)
     packs._opened.cache_clear()
+    assert game.sample_level(rng) in made  # what is open stays
     with pytest.raises(ValueError, match="has changed"):
-        game.levels("train")
+        pickle.loads(pickle.dumps(game)).levels("train")
 
 
 def test_a_split_that_a_file_has_not_is_an_error(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Seeds: which level a seed picks, and the seeds of later episodes."""
 
+import copy
 import pickle
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen_envs import seeding
-from ragen_envs.seeding import LEVEL, LUCK, LuckAhead, next_seed, seed_words, stream
+from ragen_envs.seeding import LEVEL, LUCK, LuckAhead, Uniforms, next_seed, seed_words, stream
 
 
 def test_known_values() -> None:
@@ -47,7 +48,7 @@ def test_words_of_many_seeds_are_those_of_numpy() -> None:
 def test_luck_ahead_is_the_luck_of_the_seed(source: Any) -> None:
     """Over several batches, with other draws in between, and for seeds that were not foreseen; nothing is used up."""
     np_random, ahead = np.random.Generator(source(5)), LuckAhead()
-    for i in range(3 * LuckAhead.BATCH):
+    for i in range(300):
         seed = 10**9 + i if i % 50 == 49 else next_seed(np_random)
         before = pickle.dumps(np_random)
         luck, wanted = ahead.stream(seed, np_random), stream(seed, LUCK)
@@ -56,3 +57,24 @@ def test_luck_ahead_is_the_luck_of_the_seed(source: Any) -> None:
         assert pickle.loads(pickle.dumps(luck)).random() == luck.random() == wanted.random()
         if i % 40 == 0:
             np_random.random()
+
+
+def test_numbers_ahead_are_those_of_the_stream() -> None:
+    """Over batches of all sizes, with seeds that were not foreseen; copies draw from lists of their own."""
+    np_random, ahead = np.random.default_rng(6), LuckAhead(uniforms=5)
+    sizes = set()
+    for i in range(4000):
+        seed = 10**9 + i if 3000 < i < 3010 else next_seed(np_random)
+        luck, wanted = ahead.stream(seed, np_random), stream(seed, LUCK)
+        sizes.add(ahead._batch)
+        assert isinstance(luck, Uniforms)
+        assert luck.generator(seed, 5).bit_generator.state == wanted.bit_generator.state
+        numbers = wanted.random(5).tolist()
+        assert luck.random() == numbers[0]
+        one, other = pickle.loads(pickle.dumps(luck)), copy.deepcopy(luck)
+        for each in (one, other, luck):
+            assert [each.random() for _ in range(4)] == numbers[1:]
+            assert each.generator(seed, 5).bit_generator.state == wanted.bit_generator.state
+        with pytest.raises(IndexError):
+            luck.random()
+    assert sizes == {64, 128, 256, 512, 1024}

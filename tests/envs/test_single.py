@@ -26,6 +26,7 @@ from ragen_envs.frozen_lake.rules import SYMBOLS as ICE_SYMBOLS
 from ragen_envs.protocol import FAILURES, STRAY_TEXT, format_rules, parse_turn
 from ragen_envs.seeding import LUCK, next_seed, stream
 from ragen_envs.sokoban import Sokoban
+from ragen_envs.sokoban.levels import OUTSIDE
 from ragen_envs.sokoban.rules import SYMBOLS as SOKOBAN_SYMBOLS
 
 MAIN = ("ragen/Bandit-v0", "ragen/FrozenLake-v0", "ragen/Sokoban-v0")
@@ -113,9 +114,17 @@ class Twin:
     def key(self) -> str:
         state = self.state
         if isinstance(self.game, Sokoban):
-            return digest("sokoban state", state.level.height, state.level.width, state.cells.hex())
+            board = [code for code in state.cells if code != OUTSIDE]
+            players, boxes = (np.frombuffer(hashlib.shake_256(b"ragen sokoban").digest(16 * len(state.cells)), "<u8")
+                              .reshape(-1, 2).T.tolist())  # fmt: skip
+            still = bytes({3: 2, 4: 1, 5: 1, 6: 2}.get(code, code) for code in board).hex()
+            found = int(digest("sokoban board", state.level.height, state.level.width, still), 16)
+            for i, code in enumerate(state.cells):
+                found ^= {3: boxes, 4: boxes, 5: players, 6: players}[code][i] if 3 <= code <= 6 else 0
+            return f"{found:016x}"
         if isinstance(self.game, FrozenLake):
-            return digest("frozen_lake", *state.level.rows, state.row, state.column)
+            width = len(state.level.rows[0])
+            return digest("frozen_lake", *state.level.rows) + f"{state.row * width + state.column:04x}"
         return digest(self.game.level_key(state.level), state.pulled, repr(state.points))
 
     def step(self, action: Any, finish_reason: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:

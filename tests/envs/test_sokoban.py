@@ -200,7 +200,7 @@ def test_steps_agree_with_the_twin_on_random_boards():
             assert outcome.reward == pytest.approx(reward, abs=1e-12)
             assert outcome.terminated is outcome.success is solved
             assert outcome.effective is (nxt != slow)
-            assert outcome.state.done == len(nxt[1] & twin.targets)
+            assert outcome.state.missing == len(nxt[1] - twin.targets)
             state, slow = outcome.state, nxt
             if solved:
                 break

@@ -271,6 +271,12 @@ class NoWords(Walk):
         return ""
 
 
+class OtherWords(Walk):
+    def sight(self, state: Place, view: str) -> tuple[str, tuple[int, ...], str]:
+        key, legal, _ = super().sight(state, view)
+        return key, legal, "somewhere"
+
+
 class FloatPicture(Walk):
     def draw(self, state: Place) -> np.ndarray:
         return np.zeros((4, 4, 3))
@@ -585,6 +591,7 @@ MUTANTS: list[tuple[str, Any, str]] = [
     ("actions", game(ThreeActions), "n_actions is 3, the names are"),
     ("actions", game(DeafToCapitals), r"parse_answer\('LEFT'\) gives .* wanted \(\(0,\), 'ok', 0\)"),
     ("words", game(WideWords), r"has the line \['at  \d+'\]"),
+    ("words", game(OtherWords), r"sight\(state, 'grid'\) gives .*somewhere"),
     ("words", game(NoWords), r"instructions\(level, 'grid'\) gives ''"),
     ("pictures", game(FloatPicture), r"draw gives float64 \(4, 4, 3\)"),
     ("grid", game(BigCodes), "grid has codes .* 9 are said"),

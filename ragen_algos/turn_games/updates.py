@@ -233,7 +233,7 @@ def sweep(
     c = np.ones_like(a)
     new = list(policies)
     for position in range(orders.shape[1]):
-        done = []
+        done = []  # ratios of the turns at this position: one for all contexts, or one for each
         for turn in np.unique(orders[:, position]).tolist():
             old = policies[turn]
             moved = np.moveaxis(

@@ -174,6 +174,22 @@ def test_no_rule_lowers_the_return_with_m_and_every_order_agrees_without(rule, s
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("rule", [best_response, clipped_argmax])
+@pytest.mark.parametrize("correction", updates.CORRECTIONS)
+@pytest.mark.parametrize("sees", ["history", "context"])
+def test_many_games_at_once_with_orders_of_their_own_are_each_game_alone(rule, correction, sees):
+    rng = np.random.default_rng(6)
+    game = TurnGame(rng.standard_normal((6, 3, 3, 3)), sees=sees)
+    start = game.random(rng)
+    orders = np.array([[2, 1, 0], [0, 1, 2], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1]])
+    together = sweep(game, start, rule, orders, correction)
+    for i, order in enumerate(orders):
+        one = TurnGame(game.returns[i : i + 1], sees=sees)
+        alone = sweep(one, tuple(p[i : i + 1] for p in start), rule, order, correction)
+        for p, q in zip(together, alone, strict=True):
+            np.testing.assert_allclose(p[i : i + 1], q, atol=EXACT)
+
+
 # --- U3: blind agents need M ------------------------------------------------------------------------------------------
 
 

@@ -26,11 +26,12 @@ import torch
 
 from ragen_algos.advantages import singleton_groups
 from ragen_algos.algorithms.base import Algorithm
+from ragen_algos.diagnostics import describe
 from ragen_algos.losses import clip_fraction, kl_penalty
 from ragen_algos.policy import LanguagePolicy
 from ragen_algos.rollout import episode_seeds, rollout
 from ragen_algos.sampler import Sampler
-from ragen_algos.trajectory import Batch, Trajectory, collate
+from ragen_algos.trajectory import Batch, collate
 
 MAX_LOGP_GAP = 1e-3
 """Sampling and training must agree on log-probabilities to this, in float32; no importance correction hides a bug."""
@@ -460,29 +461,6 @@ class Trainer:
         self.metrics = state["metrics"]
         self.optimizer_steps, self.env_steps = state["optimizer_steps"], state["env_steps"]
         self.sampled_tokens, self.bad_steps = state["sampled_tokens"], state["bad_steps"]
-
-
-def describe(episodes: list[Trajectory]) -> dict[str, Any]:
-    """What a batch of episodes looks like, before any filtering: the signals of collapse among them."""
-    turns = [turn for e in episodes for turn in e.turns]
-    groups: dict[int, list[float]] = {}
-    for e in episodes:
-        groups.setdefault(e.group_id, []).append(e.total_return)
-    spreads = [float(np.std(r, ddof=1)) if len(r) > 1 else 0.0 for r in groups.values()]
-    flat = sum(max(r) - min(r) < 1e-6 for r in groups.values())
-    thoughts = [turn.thought for turn in turns if turn.thought]
-    return {
-        "success": float(np.mean([e.success for e in episodes])),
-        "mean_return": float(np.mean([e.total_return for e in episodes])),
-        "in_group_std": float(np.mean(spreads)),
-        "zero_groups": int(flat),
-        "truncated": float(np.mean([e.truncated and not e.terminated for e in episodes])),
-        "turns": len(turns) / len(episodes),
-        "actions": sum(turn.n_actions for turn in turns) / len(episodes),
-        "response_tokens": float(np.mean([turn.n_tokens for turn in turns])),
-        "format_ok": float(np.mean([turn.format_ok for turn in turns])),
-        "unique_thoughts": len(set(thoughts)) / len(thoughts) if thoughts else 0.0,
-    }
 
 
 def _mean(values: list[float]) -> float:

@@ -1,0 +1,82 @@
+"""How far the echo-trap monitor can be trusted: false alarms, detections and lead time over runs of known outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from harness.stats import wilson
+from ragen_algos.diagnostics import EchoTrapMonitor, Thresholds
+
+WINDOW = 3
+"""Iterations over which success is averaged before it is said to have halved."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How one level of alarm did. Intervals are 95 % Wilson intervals, None without a run of that kind."""
+
+    healthy: int
+    false_alarms: int
+    """Healthy runs with an alarm of this level or a worse one."""
+    false_alarm_interval: tuple[float, float] | None
+    collapsed: int
+    detected: int
+    """Collapsed runs with such an alarm."""
+    detection_interval: tuple[float, float] | None
+    leads: tuple[int, ...]
+    """Iterations from the first alarm to halved success, of the detected runs in which success halved; negative where
+    the alarm came late."""
+
+
+def calibrate(
+    histories: Sequence[Sequence[Mapping[str, Any]]], collapsed: Sequence[bool], thresholds: Thresholds | None = None
+) -> dict[str, Calibration]:
+    """Replay runs through a fresh monitor each.
+
+    Args:
+        histories: The metrics of each run, iteration by iteration.
+        collapsed: Whether that run collapsed, as judged by whoever made it.
+        thresholds: Of the monitor.
+
+    Returns:
+        For ``warning`` (which a collapse counts as) and ``collapsed``.
+    """
+    first: dict[str, list[int | None]] = {"warning": [], "collapsed": []}
+    for history in histories:
+        monitor = EchoTrapMonitor(thresholds)
+        levels = [monitor.update(record).level for record in history]
+        first["warning"].append(next((i for i, level in enumerate(levels) if level != "healthy"), None))
+        first["collapsed"].append(next((i for i, level in enumerate(levels) if level == "collapsed"), None))
+    halved = [halved_at([record["success"] for record in history]) for history in histories]
+    out = {}
+    for level, alarms in first.items():
+        good = [alarm is not None for alarm, bad in zip(alarms, collapsed, strict=True) if not bad]
+        caught = [alarm is not None for alarm, bad in zip(alarms, collapsed, strict=True) if bad]
+        out[level] = Calibration(
+            healthy=len(good),
+            false_alarms=sum(good),
+            false_alarm_interval=wilson(sum(good), len(good)) if good else None,
+            collapsed=len(caught),
+            detected=sum(caught),
+            detection_interval=wilson(sum(caught), len(caught)) if caught else None,
+            leads=tuple(
+                half - alarm
+                for half, alarm, bad in zip(halved, alarms, collapsed, strict=True)
+                if bad and half is not None and alarm is not None
+            ),
+        )
+    return out
+
+
+def halved_at(success: Sequence[float]) -> int | None:
+    """The first iteration at which the mean of the last ``WINDOW`` is at most half the best such mean so far."""
+    best = 0.0
+    for i in range(WINDOW, len(success) + 1):
+        mean = fmean(success[i - WINDOW : i])
+        best = max(best, mean)
+        if best > 0 and mean <= best / 2:
+            return i - 1
+    return None

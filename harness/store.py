@@ -34,7 +34,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Grows when a column is added or changes. Files of an older version are read with nulls for what they lack."""
 
 _TEXT, _INT, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
@@ -110,6 +110,9 @@ SCHEMAS: dict[str, pa.Schema] = {
         optimizer_steps=_INT,  # so far
         env_steps=_INT,  # so far
         zero_groups=_INT,  # groups whose returns are all equal
+        verdict=_TEXT,  # of the echo-trap monitor: healthy, warning, collapsed
+        signals=pa.list_(_TEXT),  # its rules that fired in this iteration
+        alarm=_TEXT,  # what it says in words; null while healthy
         rollout_seconds=_REAL,
         update_seconds=_REAL,
         cpu_seconds=_REAL,

@@ -26,7 +26,7 @@ import torch
 
 from ragen_algos.advantages import singleton_groups
 from ragen_algos.algorithms.base import Algorithm
-from ragen_algos.diagnostics import describe
+from ragen_algos.diagnostics import EchoTrapMonitor, describe, template_metrics
 from ragen_algos.losses import clip_fraction, kl_penalty
 from ragen_algos.policy import LanguagePolicy
 from ragen_algos.rollout import episode_seeds, rollout
@@ -37,6 +37,8 @@ MAX_LOGP_GAP = 1e-3
 """Sampling and training must agree on log-probabilities to this, in float32; no importance correction hides a bug."""
 MAX_BAD_STEPS = 5
 """Non-finite updates in a row after which a run stops."""
+TEMPLATE_EVERY = 5
+"""Iterations between two measurements of template collapse; the first iteration has one."""
 
 
 class TrainingError(RuntimeError):
@@ -144,6 +146,7 @@ class Trainer:
             else None
         )
         self.metrics: list[dict[str, Any]] = []
+        self.echo_trap = EchoTrapMonitor()
         self.optimizer_steps = self.env_steps = self.sampled_tokens = self.bad_steps = 0
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -167,6 +170,7 @@ class Trainer:
             steps = tqdm(steps, initial=start, total=self.config.iterations, desc=self.algorithm.name, unit="iteration")
         for iteration in steps:
             row = self.iterate(iteration)
+            row.update(self.echo_trap.update(row).to_row())
             self.metrics.append(row)
             if self.progress:
                 steps.set_postfix(success=f"{row['success']:.2f}", ret=f"{row['mean_return']:.2f}")
@@ -195,6 +199,9 @@ class Trainer:
                 f"{self.policy.context} tokens"
             )
         rollout_seconds = time.perf_counter() - clock
+        template = {}
+        if iteration % TEMPLATE_EVERY == 0:
+            template = template_metrics(self.policy, episodes, micro_batch=config.micro_batch)
 
         clock = time.perf_counter()
         pad = self.policy.tokenizer.pad_token_id
@@ -205,6 +212,7 @@ class Trainer:
         return {
             "iteration": iteration,
             **describe(episodes),
+            **template,
             **update,
             "optimizer_steps": self.optimizer_steps,
             "env_steps": self.env_steps,
@@ -459,6 +467,8 @@ class Trainer:
             load_model(self.critic, str(folder / "critic.safetensors"), device=str(self.policy.device))
             self.critic_optimizer.load_state_dict(optimizers["critic"])
         self.metrics = state["metrics"]
+        for row in self.metrics:
+            self.echo_trap.update(row)
         self.optimizer_steps, self.env_steps = state["optimizer_steps"], state["env_steps"]
         self.sampled_tokens, self.bad_steps = state["sampled_tokens"], state["bad_steps"]
 

@@ -115,6 +115,12 @@ class Verdict:
     message: str
     """In plain words."""
 
+    def to_row(self) -> dict[str, Any]:
+        """JSON-able, for the metrics of the iteration: ``verdict``, ``signals`` (rules) and ``alarm`` (None if
+        healthy)."""
+        alarm = None if self.level == "healthy" else self.message
+        return {"verdict": self.level, "signals": [signal.rule for signal in self.signals], "alarm": alarm}
+
 
 _BASED = ("in_group_std", "entropy", "thought_length", "unique_thoughts")
 _LEAST = {"entropy": 0.01}

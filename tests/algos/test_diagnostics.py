@@ -33,6 +33,7 @@ from ragen_algos.diagnostics.gradients import term_gradients
 from ragen_algos.diagnostics.template import thought_span
 from ragen_algos.policy import LanguagePolicy
 from ragen_algos.rollout import episode_seeds
+from ragen_algos.trainer import TrainConfig, Trainer
 from ragen_algos.trajectory import Trajectory, Turn, collate
 from ragen_envs.protocol import find_blocks
 
@@ -740,3 +741,34 @@ def test_halved_success():
     assert halved_at([0.4, 0.4, 0.4, 0.1, 0.1, 0.1]) == 4
     assert halved_at([0.0] * 10) is None
     assert halved_at([0.3]) is None
+
+
+# --- in the trainer ---------------------------------------------------------------------------------------------------
+
+
+def test_a_training_run_carries_its_verdicts(tmp_path):
+    """Every iteration has one, every fifth its measures of template collapse, and a resumed run goes on with both."""
+
+    def train(iterations: int) -> Trainer:
+        config = TrainConfig(iterations=iterations, groups=4, group_size=2, seed=0, max_new_tokens=16)
+        trainer = Trainer(tiny_mid(), make("reinforce"), "ragen/Bandit-v0", None, config, folder=tmp_path)
+        trainer.run()
+        return trainer
+
+    train(3)
+    trainer = train(7)
+    rows = trainer.metrics
+    assert [row["verdict"] in ("healthy", "warning", "collapsed") for row in rows] == [True] * 7
+    assert ["template_mi" in row for row in rows] == [i % 5 == 0 for i in range(7)]
+    replayed = EchoTrapMonitor()
+    again = [replayed.update(row).to_row() for row in json.loads(json.dumps(rows))]
+    assert again == [{key: row[key] for key in ("verdict", "signals", "alarm")} for row in rows]
+    assert replayed.state_dict() == trainer.echo_trap.state_dict()
+
+
+def test_what_a_row_says():
+    healthy, *_, bad = run(*[{}] * 10, *[{"format_ok": 0.0, "thought_length": 0.0}] * 5)
+    assert healthy.to_row() == {"verdict": "healthy", "signals": [], "alarm": None}
+    assert bad.to_row()["verdict"] == "collapsed"
+    assert bad.to_row()["signals"] == ["thought_length", "invalid"]
+    assert "100% of the turns are badly formed" in bad.to_row()["alarm"]

@@ -96,7 +96,7 @@ def test_one_update_of_every_algorithm(name, options, env_id, paid):
     assert not batch.rewards[~batch.loss_mask].any()
     assert row["logp_gap"] < 1e-4
     assert row["kl_to_start"] == pytest.approx(0, abs=1e-8)
-    assert all(math.isfinite(v) for v in row.values())
+    assert all(math.isfinite(v) for v in row.values() if isinstance(v, (int, float)))
     assert row["grad_norm"] > 0
     assert row["skipped_steps"] == 0
     assert row["optimizer_steps"] == trainer.algorithm.epochs * trainer.algorithm.minibatches

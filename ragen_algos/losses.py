@@ -16,7 +16,8 @@ from __future__ import annotations
 import torch
 
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "sum/const")
-KL_KINDS = ("k1", "k2", "k3")
+KL_KINDS = ("k1", "k2", "k3", "k3+")
+RATIOS = ("token", "seq-product", "seq-geometric")
 MAX_LOG_RATIO = 20.0
 """exp(20) is about 5e8: far outside any clip range, and far from overflow in float32."""
 
@@ -91,6 +92,18 @@ def aggregate(x: torch.Tensor, mask: torch.Tensor, how: str, denominator: float)
     return rows.sum() / denominator
 
 
+def _ratio(logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor, kind: str) -> torch.Tensor:
+    """[N, L], or [N, 1] for a ratio per sequence; both log-probabilities are 0 where nothing was sampled."""
+    if kind not in RATIOS:
+        raise ValueError(f"unknown ratio {kind!r}; choose from {', '.join(RATIOS)}")
+    log_ratio = logp - old_logp
+    if kind != "token":
+        log_ratio = log_ratio.sum(1, keepdim=True)
+    if kind == "seq-geometric":
+        log_ratio = log_ratio / mask.to(logp.device).sum(1, keepdim=True).clamp(min=1)
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
 def policy_loss(
     logp: torch.Tensor,
     old_logp: torch.Tensor,
@@ -100,16 +113,28 @@ def policy_loss(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     dual_clip: float | None = None,
+    ratio: str = "token",
     aggregation: str,
     denominator: float,
 ) -> torch.Tensor:
     """Clipped surrogate, to minimise.
 
-    With ``rho = exp(clamp(logp - old_logp, -20, 20))`` per token::
+    With the ratio ``rho = exp(clamp(x, -20, 20))`` ::
 
         loss = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high))
 
     and, with ``dual_clip = c``, where ``A < 0``: ``loss = min(loss, -A c)``. Where a clip binds the gradient is 0.
+
+    =================  ============================================================
+    ``ratio``          ``x``
+    =================  ============================================================
+    ``token``          ``logp - old_logp`` of the token
+    ``seq-product``    its sum over the sampled tokens of the row
+    ``seq-geometric``  its mean over the sampled tokens of the row
+    =================  ============================================================
+
+    A ratio of the sequence stands at every sampled token of its row; under ``seq-mean-token-mean`` the loss is then the
+    mean over rows of one clipped term each.
 
     Args:
         logp: [N, L] under the current policy, with gradient.
@@ -119,18 +144,23 @@ def policy_loss(
         clip_low: lower half-width.
         clip_high: upper half-width; larger than ``clip_low`` is DAPO's "clip-higher".
         dual_clip: bound on ``rho`` for negative advantages, above 1, or None.
+        ratio: one of ``RATIOS``.
         aggregation: one of ``AGGREGATIONS``.
         denominator: from :func:`global_denominator`.
 
     Returns:
         A scalar; 0 if nothing was sampled.
 
-    Sources: arXiv 1707.06347, eq. 7; dual clip arXiv 1912.09729, eq. 5; clip-higher arXiv 2503.14476.
+    Raises:
+        ValueError: unknown ``ratio`` or ``aggregation``.
+
+    Sources: arXiv 1707.06347, eq. 7; dual clip arXiv 1912.09729, eq. 5; clip-higher arXiv 2503.14476; the geometric
+    ratio of a sequence, GSPO (arXiv 2507.18071).
     """
     mask = loss_mask.bool()
     logp, old_logp, advantages = _selected(mask, logp, old_logp.detach(), advantages.detach())
-    ratio = (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))
+    rho = _ratio(logp, old_logp, mask, ratio)
+    loss = torch.maximum(-advantages * rho, -advantages * rho.clamp(1 - clip_low, 1 + clip_high))
     if dual_clip is not None:
         loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)
     return aggregate(loss, mask, aggregation, denominator)
@@ -165,6 +195,55 @@ def reinforce_loss(
     return aggregate(-advantages * logp, mask, aggregation, denominator)
 
 
+def cispo_loss(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    advantages: torch.Tensor,
+    loss_mask: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    aggregation: str,
+    denominator: float,
+) -> torch.Tensor:
+    """``-sg[clip(rho, 1 - clip_low, 1 + clip_high)] A logp`` per token, to minimise.
+
+    The clipped ratio is a weight without gradient, so no token ever loses its gradient. An absolute cap ``c`` without a
+    lower bound is ``clip_low=1, clip_high=c - 1``. Arguments and result as in :func:`policy_loss`.
+
+    Source: CISPO, MiniMax-M1 (arXiv 2506.13585, section 3.1).
+    """
+    mask = loss_mask.bool()
+    logp, old_logp, advantages = _selected(mask, logp, old_logp.detach(), advantages.detach())
+    weight = _ratio(logp.detach(), old_logp, mask, "token").clamp(1 - clip_low, 1 + clip_high)
+    return aggregate(-weight * advantages * logp, mask, aggregation, denominator)
+
+
+def sapo_loss(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    advantages: torch.Tensor,
+    loss_mask: torch.Tensor,
+    *,
+    tau_positive: float = 1.0,
+    tau_negative: float = 1.05,
+    aggregation: str,
+    denominator: float,
+) -> torch.Tensor:
+    """``-A (4 / tau) sigmoid(tau (rho - 1))`` per token, to minimise: a soft gate in place of the clip.
+
+    ``tau`` is ``tau_positive`` where ``A > 0``, else ``tau_negative``. At ``rho = 1`` the slope in ``rho`` is ``-A``,
+    as without the gate; it falls off smoothly on both sides. Other arguments and result as in :func:`policy_loss`.
+
+    Source: SAPO (arXiv 2511.20347).
+    """
+    mask = loss_mask.bool()
+    logp, old_logp, advantages = _selected(mask, logp, old_logp.detach(), advantages.detach())
+    tau = torch.where(advantages > 0, tau_positive, tau_negative).to(logp)
+    gate = 4 / tau * torch.sigmoid(tau * (_ratio(logp, old_logp, mask, "token") - 1))
+    return aggregate(-advantages * gate, mask, aggregation, denominator)
+
+
 def kl_penalty(
     logp: torch.Tensor, ref_logp: torch.Tensor, kind: str = "k3", loss_mask: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -172,7 +251,8 @@ def kl_penalty(
 
     With ``x = logp - ref_logp``: ``k1 = x``, ``k2 = x^2 / 2``, ``k3 = exp(-x) + x - 1`` (``x`` clamped to +-20 there).
     As a loss, k1 has an expected gradient of zero, k2 has the gradient of the KL, and k3 has a good value but not
-    that gradient. As a penalty in the reward, k1 is the usual choice.
+    that gradient; ``k3+`` has the value of k3 and the gradient of k2. As a penalty in the reward, k1 is the usual
+    choice.
 
     Args:
         logp: [N, L].
@@ -199,8 +279,12 @@ def kl_penalty(
         return x
     if kind == "k2":
         return x**2 / 2
-    x = x.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return torch.exp(-x) + x - 1
+    near = x.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    k3 = torch.exp(-near) + near - 1
+    if kind == "k3+":
+        k2 = x**2 / 2
+        return k2 + (k3 - k2).detach()
+    return k3
 
 
 def value_loss(
@@ -246,6 +330,7 @@ def clip_fraction(
     loss_mask: torch.Tensor,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
+    ratio: str = "token",
 ) -> float:
     """Share of the sampled tokens whose ratio lies outside ``[1 - clip_low, 1 + clip_high]``.
 
@@ -254,11 +339,12 @@ def clip_fraction(
     Args:
         logp, old_logp, loss_mask: [N, L] as in :func:`policy_loss`.
         clip_low, clip_high: half-widths.
+        ratio: one of ``RATIOS``; with a ratio of the sequence all sampled tokens of a row count, or none.
 
     Returns:
         A number in [0, 1]; 0 if nothing was sampled.
     """
-    mask = loss_mask.bool()
+    mask = loss_mask.to(logp.device).bool()
     logp, old_logp = _selected(mask, logp.detach(), old_logp.detach())
-    ratio = (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # 1 where nothing was sampled
-    return float(((ratio < 1 - clip_low) | (ratio > 1 + clip_high)).sum()) / max(1, int(mask.sum()))
+    rho = _ratio(logp, old_logp, mask, ratio)
+    return float((((rho < 1 - clip_low) | (rho > 1 + clip_high)) & mask).sum()) / max(1, int(mask.sum()))

@@ -27,7 +27,7 @@ import torch
 from ragen_algos.advantages import singleton_groups
 from ragen_algos.algorithms.base import Algorithm
 from ragen_algos.diagnostics import EchoTrapMonitor, describe, template_metrics
-from ragen_algos.losses import clip_fraction, kl_penalty
+from ragen_algos.losses import kl_penalty
 from ragen_algos.policy import LanguagePolicy
 from ragen_algos.rollout import episode_seeds, rollout
 from ragen_algos.sampler import Sampler
@@ -276,9 +276,7 @@ class Trainer:
                             raise TrainingError(
                                 f"sampling and training log-probabilities differ by {gap:.2g} before any update"
                             )
-                    clipped += float(
-                        clip_fraction(logp.detach(), old, sampled, algorithm.clip_low, algorithm.clip_high)
-                    ) * int(sampled.sum())
+                    clipped += algorithm.clip_fraction(logp.detach(), old, sampled) * int(sampled.sum())
                     loss = algorithm.loss(
                         logp,
                         old,

@@ -92,6 +92,8 @@ class Batch:
     """[N, L] int64, -1 where not sampled."""
     turn_end: torch.Tensor
     """[N, L] bool: the last sampled token of each turn."""
+    observation_id: torch.Tensor
+    """[N, L] int64: equal on the sampled tokens of two turns if the same was seen before them; -1 where not sampled."""
     logp: torch.Tensor
     """[N, L] float32 log-probability at sampling, 0 where not sampled."""
     rewards: torch.Tensor
@@ -117,7 +119,16 @@ class Batch:
         width = int(self.attention_mask[index].sum(1).max()) if len(index) else 0
         token = {
             name: getattr(self, name)[index, :width]
-            for name in ("ids", "attention_mask", "loss_mask", "turn_id", "turn_end", "logp", "rewards")
+            for name in (
+                "ids",
+                "attention_mask",
+                "loss_mask",
+                "turn_id",
+                "turn_end",
+                "observation_id",
+                "logp",
+                "rewards",
+            )
         }
         row = {
             name: getattr(self, name)[index]
@@ -143,6 +154,8 @@ def collate(trajectories: Sequence[Trajectory], *, pad_id: int = 0) -> Batch:
     loss_mask = np.zeros((n, width), bool)
     turn_id = np.full((n, width), -1, np.int64)
     turn_end = np.zeros((n, width), bool)
+    observation_id = np.full((n, width), -1, np.int64)
+    seen: dict[str, int] = {}
     logp = np.zeros((n, width), np.float32)
     rewards = np.zeros((n, width), np.float64)
     for i, t in enumerate(trajectories):
@@ -156,6 +169,7 @@ def collate(trajectories: Sequence[Trajectory], *, pad_id: int = 0) -> Batch:
             if len(where):
                 turn_end[i, where[-1]] = True
                 rewards[i, where[-1]] = turn.reward
+                observation_id[i, where] = seen.setdefault(turn.observation_key, len(seen))
             elif turn.reward:
                 raise ValueError(f"trajectory {t.trajectory_id}: turn {k} has a reward but no sampled token")
     return Batch(
@@ -164,6 +178,7 @@ def collate(trajectories: Sequence[Trajectory], *, pad_id: int = 0) -> Batch:
         loss_mask=torch.from_numpy(loss_mask),
         turn_id=torch.from_numpy(turn_id),
         turn_end=torch.from_numpy(turn_end),
+        observation_id=torch.from_numpy(observation_id),
         logp=torch.from_numpy(logp),
         rewards=torch.from_numpy(rewards),
         returns=torch.tensor([t.total_return for t in trajectories], dtype=torch.float64),

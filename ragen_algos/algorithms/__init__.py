@@ -11,14 +11,55 @@ from collections.abc import Iterable
 from typing import Any
 
 from ragen_algos.algorithms.base import Algorithm
+from ragen_algos.algorithms.cispo import CISPO
+from ragen_algos.algorithms.dr_grpo import DrGRPO
+from ragen_algos.algorithms.gigpo import GiGPO
 from ragen_algos.algorithms.grpo import GRPO
+from ragen_algos.algorithms.gspo import GSPO
+from ragen_algos.algorithms.mt_grpo import MTGRPO
 from ragen_algos.algorithms.ppo import PPO
+from ragen_algos.algorithms.ppo_bilevel import BilevelPPO
+from ragen_algos.algorithms.ppo_turn import TurnPPO
 from ragen_algos.algorithms.reinforce import Reinforce
+from ragen_algos.algorithms.reinforce_pp import ReinforcePP
+from ragen_algos.algorithms.rloo import RLOO
 from ragen_algos.algorithms.starpo import StarPO
 
-__all__ = ["GRPO", "PPO", "Algorithm", "Reinforce", "StarPO", "list_algorithms", "make"]
+_CLASSES: tuple[type[Algorithm], ...] = (
+    BilevelPPO,
+    CISPO,
+    DrGRPO,
+    GRPO,
+    GSPO,
+    GiGPO,
+    MTGRPO,
+    PPO,
+    RLOO,
+    Reinforce,
+    ReinforcePP,
+    StarPO,
+    TurnPPO,
+)
+_ALGORITHMS: dict[str, type[Algorithm]] = {cls.name: cls for cls in _CLASSES}
 
-_ALGORITHMS: dict[str, type[Algorithm]] = {cls.name: cls for cls in (GRPO, PPO, Reinforce, StarPO)}
+__all__ = [
+    "CISPO",
+    "GRPO",
+    "GSPO",
+    "MTGRPO",
+    "PPO",
+    "RLOO",
+    "Algorithm",
+    "BilevelPPO",
+    "DrGRPO",
+    "GiGPO",
+    "Reinforce",
+    "ReinforcePP",
+    "StarPO",
+    "TurnPPO",
+    "list_algorithms",
+    "make",
+]
 
 
 def list_algorithms() -> list[str]:

@@ -22,8 +22,20 @@ from typing import Any, ClassVar
 
 import torch
 
-from ragen_algos.losses import AGGREGATIONS, KL_KINDS, aggregate, global_denominator, kl_penalty, value_loss
+from ragen_algos.losses import (
+    AGGREGATIONS,
+    KL_KINDS,
+    aggregate,
+    clip_fraction,
+    global_denominator,
+    kl_penalty,
+    policy_loss,
+    value_loss,
+)
 from ragen_algos.trajectory import Batch
+
+CRITIC_OPTIONS = ("critic_lr", "value_clip", "lam", "truncated")
+"""What only an algorithm with a critic reads."""
 
 
 def check_choice(name: str, value: object, options: Sequence[str]) -> None:
@@ -47,6 +59,8 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     """The key under which ``make`` finds it."""
+    ratio: ClassVar[str] = "token"
+    """What is clipped: one of :data:`ragen_algos.losses.RATIOS`."""
 
     lr: float = 3e-4
     """Learning rate of the policy."""
@@ -157,7 +171,6 @@ class Algorithm(ABC):
             ValueError: a needed input is missing, or a return or reward is out of place.
         """
 
-    @abstractmethod
     def surrogate(
         self,
         logp: torch.Tensor,
@@ -166,7 +179,23 @@ class Algorithm(ABC):
         mask: torch.Tensor,
         denominator: float,
     ) -> torch.Tensor:
-        """The policy-gradient part of :meth:`loss`, a scalar."""
+        """The policy-gradient part of :meth:`loss`, a scalar; unless overridden, the clipped surrogate."""
+        return policy_loss(
+            logp,
+            old_logp,
+            advantages,
+            mask,
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            dual_clip=self.dual_clip,
+            ratio=self.ratio,
+            aggregation=self.aggregation,
+            denominator=denominator,
+        )
+
+    def clip_fraction(self, logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor) -> float:
+        """Share of the sampled tokens whose ratio, of the kind that is clipped, lies outside the clip range."""
+        return clip_fraction(logp, old_logp, mask, self.clip_low, self.clip_high, self.ratio)
 
     def denominator(self, mask: torch.Tensor) -> float:
         """The denominator for :meth:`loss`, from the loss mask [N, L] of all rows of one optimiser step."""

@@ -10,8 +10,8 @@ Symbols
     policy, per token. len_i: sampled tokens of row i. k3: ``exp(-x) + x - 1``, x = logp - ref_logp.
 
 Source
-    DeepSeekMath, arXiv 2402.03300, eq. 3 and section 4.1. ``scale="none", aggregation="sum/const"`` is Dr. GRPO
-    (arXiv 2503.20783).
+    DeepSeekMath, arXiv 2402.03300, eq. 3 and section 4.1. ``dr-grpo`` is the same with scale none and
+    sum/const.
 
 Defaults
     clip .2 / .2, seq-mean-token-mean, one epoch of one minibatch, no KL (the paper uses .04), lr 3e-4 (tiny model).
@@ -46,7 +46,6 @@ import torch
 
 from ragen_algos.advantages import SCALES, broadcast_to_tokens, group_advantages
 from ragen_algos.algorithms.base import Algorithm, check_choice
-from ragen_algos.losses import policy_loss
 from ragen_algos.trajectory import Batch
 
 
@@ -79,24 +78,3 @@ class GRPO(Algorithm):
         returns = batch.returns - self.reward_kl(batch, ref_logp).sum(1)
         advantages = group_advantages(returns, batch.group_id, scale=self.scale)
         return broadcast_to_tokens(advantages, batch.loss_mask), None
-
-    def surrogate(
-        self,
-        logp: torch.Tensor,
-        old_logp: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        denominator: float,
-    ) -> torch.Tensor:
-        """The clipped surrogate."""
-        return policy_loss(
-            logp,
-            old_logp,
-            advantages,
-            mask,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            dual_clip=self.dual_clip,
-            aggregation=self.aggregation,
-            denominator=denominator,
-        )

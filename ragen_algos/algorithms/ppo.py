@@ -32,7 +32,6 @@ import torch
 
 from ragen_algos.advantages import token_gae, whiten
 from ragen_algos.algorithms.base import Algorithm
-from ragen_algos.losses import policy_loss
 from ragen_algos.trajectory import Batch
 
 
@@ -61,24 +60,3 @@ class PPO(Algorithm):
         mask = batch.loss_mask
         advantages, targets = token_gae(rewards, values, mask, gamma=self.gamma, lam=self.lam, bootstrap=bootstrap)
         return whiten(advantages, mask), targets
-
-    def surrogate(
-        self,
-        logp: torch.Tensor,
-        old_logp: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        denominator: float,
-    ) -> torch.Tensor:
-        """The clipped surrogate."""
-        return policy_loss(
-            logp,
-            old_logp,
-            advantages,
-            mask,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            dual_clip=self.dual_clip,
-            aggregation=self.aggregation,
-            denominator=denominator,
-        )

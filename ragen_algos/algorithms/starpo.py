@@ -49,7 +49,7 @@ import torch
 
 from ragen_algos.advantages import SCALES, broadcast_to_tokens, group_advantages, rewards_at_end, token_gae, whiten
 from ragen_algos.algorithms.base import Algorithm, check_choice
-from ragen_algos.losses import policy_loss, reinforce_loss
+from ragen_algos.losses import reinforce_loss
 from ragen_algos.trajectory import Batch
 
 VARIANTS = {
@@ -127,14 +127,4 @@ class StarPO(Algorithm):
         """The clipped surrogate, or -A logp in the REINFORCE variant."""
         if self.optimizer == "reinforce":
             return reinforce_loss(logp, advantages, mask, aggregation=self.aggregation, denominator=denominator)
-        return policy_loss(
-            logp,
-            old_logp,
-            advantages,
-            mask,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            dual_clip=self.dual_clip,
-            aggregation=self.aggregation,
-            denominator=denominator,
-        )
+        return super().surrogate(logp, old_logp, advantages, mask, denominator)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import copy
 import importlib.util
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+from ragen_algos.algorithms import list_algorithms
 from ragen_algos.policy import LanguagePolicy
 from ragen_algos.rollout import EpisodeSeed, rollout
 from ragen_algos.sampler import Sampler
@@ -39,13 +41,12 @@ KINDS = ("tiny", "gpt2", "llama", "qwen")
 
 COMPACT = {"prompt": "compact"}
 
-CONFIGS = [
-    ("reinforce", {}),
-    ("grpo", {}),
-    ("ppo", {}),
-    ("starpo", {}),
+CONFIGS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in list_algorithms()),
     ("starpo", {"optimizer": "grpo"}),
     ("starpo", {"optimizer": "reinforce"}),
+    ("reinforce++", {"baseline": "mean"}),
+    ("ppo-turn", {"v_at": "end"}),
 ]
 """Every algorithm, and every variant of one."""
 IDS = ["-".join([name, *options.values()]) for name, options in CONFIGS]
@@ -269,6 +270,86 @@ class Scripted(torch.nn.Module):
             logits = logits.clone()
             logits[..., self.script.pop(0)] += 50.0
         return SimpleNamespace(logits=logits)
+
+
+# --- random batches ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Example:
+    """A batch and all that an algorithm may ask for besides. Tensors are [N, L] float64, ``bootstrap`` is [N]."""
+
+    trajectories: list[Trajectory]
+    batch: Batch
+    values: torch.Tensor
+    logp: torch.Tensor
+    """Under a current policy, some tenths of a nat away from the one that sampled."""
+    ref: torch.Tensor
+    entropy: torch.Tensor
+    bootstrap: torch.Tensor
+
+    @property
+    def old(self) -> torch.Tensor:
+        return self.batch.logp.double()
+
+
+def random_trajectories(rng: np.random.Generator, *, equal: bool = False) -> list[Trajectory]:
+    """Two or three groups of one to three ragged episodes; ``equal``: a return of 1 for everybody."""
+    out: list[Trajectory] = []
+    for group in range(int(rng.integers(2, 4))):
+        pays = (group == 0 or rng.random() < 0.8) and not equal
+        for _ in range(int(rng.integers(1, 4)) if group else 3):
+            n_turns = int(rng.integers(1, 4))
+            lengths = rng.integers(1, 5, n_turns)
+            rewards = rng.choice([-0.1, 0.0, 0.5, 1.0], n_turns) * pays
+            if equal:
+                rewards[-1] = 1.0
+            turn_id = [-1] * int(rng.integers(1, 4))
+            for k, n in enumerate(lengths):
+                turn_id += [k] * int(n) + [-1] * int(rng.integers(0, 3) if k == n_turns - 1 else rng.integers(1, 4))
+            turns = [
+                Turn("", "", "stop", "ok", True, "", 1, float(r), 0.0, "", f"sight {rng.integers(3)}", int(n))
+                for r, n in zip(rewards, lengths, strict=True)
+            ]
+            truncated = bool(rng.random() < 0.4)
+            sampled = np.array(turn_id) >= 0
+            out.append(
+                Trajectory(
+                    group_id=group,
+                    trajectory_id=len(out),
+                    seed=group,
+                    dynamics_seed=len(out),
+                    turns=turns,
+                    terminated=not truncated,
+                    truncated=truncated,
+                    ids=rng.integers(0, 9, len(turn_id)),
+                    loss_mask=sampled,
+                    turn_id=np.array(turn_id),
+                    logp=np.where(sampled, -2 * rng.random(len(turn_id)), 0).astype(np.float32),
+                )
+            )
+    return out
+
+
+def random_example(seed: int, *, equal: bool = False) -> Example:
+    """Trajectories of random shape with random numbers for everything."""
+    rng = np.random.default_rng(seed)
+    trajectories = random_trajectories(rng, equal=equal)
+    batch = collate(trajectories)
+    old = batch.logp.double()
+
+    def noise(size: float) -> torch.Tensor:
+        return torch.from_numpy(size * rng.standard_normal(old.shape))
+
+    return Example(
+        trajectories,
+        batch,
+        values=noise(1.0),
+        logp=old + noise(0.3),
+        ref=old + noise(0.3),
+        entropy=noise(1.0).abs(),
+        bootstrap=torch.from_numpy(rng.standard_normal(len(batch))),
+    )
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------------

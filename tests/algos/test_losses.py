@@ -23,7 +23,7 @@ from ragen_algos.losses import (
 
 torch.set_num_threads(1)
 
-ATOL = 1e-5
+ATOL = 1e-6
 NAN = float("nan")
 
 

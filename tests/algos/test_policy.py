@@ -318,6 +318,7 @@ def batch_of(ids: list[int], sampled: list[int], *, temperature: float = 1.0) ->
         loss_mask=mask,
         turn_id=mask.long() - 1,
         turn_end=mask,
+        observation_id=mask.long() - 1,
         logp=zeros,
         rewards=zeros.double(),
         returns=torch.zeros(1, dtype=torch.float64),

@@ -112,6 +112,21 @@ def test_one_update_of_every_algorithm(name, options, env_id, paid):
         assert trainer.critic.head.weight.abs().max() > 0
 
 
+@every_algorithm
+def test_two_iterations_of_every_algorithm_on_the_embedded_model(name, options):
+    """G4, H6: several steps per batch, so that ratios move; before the first of all they are 1, and the KL is 0."""
+    algorithm = make(name, **options)
+    steps = {} if "minibatches" in algorithm.unread else {"minibatches": 2}
+    algorithm = make(name, **options, **steps)
+    metrics = train(tiny_mid(), algorithm, SOKOBAN, groups=2, group_size=2, max_new_tokens=8).metrics
+    assert len(metrics) == 2
+    for row in metrics:
+        assert all(math.isfinite(v) for v in row.values())
+        assert row["skipped_steps"] == 0
+        assert row["logp_gap"] < 1e-4
+    assert metrics[0]["kl_to_start"] == pytest.approx(0, abs=1e-8)
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_other_architectures_train_through_full_prompts(kind, paid):
     policy = LanguagePolicy({"gpt2": gpt2, "llama": llama}[kind](), byte_tokenizer(), max_new_tokens=3)

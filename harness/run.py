@@ -207,6 +207,7 @@ def _show_plan(jobs: Sequence[Job], folder: Path) -> None:
 def _list() -> None:
     import importlib.util
     import pkgutil
+    import re
 
     from harness import policies
     from harness.suite import load_suite, suite_names
@@ -216,10 +217,10 @@ def _list() -> None:
         print(f"suite {name} v{suite.version}: {suite.description}")
         print(f"  algorithms: {', '.join(a.label for a in suite.algorithms)}; baselines: {', '.join(suite.baselines)}")
         print(f"  environments: {', '.join(e.id for e in suite.environments)}")
-    # One file per algorithm; importing them would load torch.
+    # One file per algorithm, with _ for - and a final _pp for ++; importing them would load torch.
     spec = importlib.util.find_spec("ragen_algos.algorithms")
     found = pkgutil.iter_modules(spec.submodule_search_locations) if spec and spec.submodule_search_locations else ()
-    names = [m.name.replace("_", "-") for m in found if m.name != "base"]
+    names = [re.sub("_pp$", "++", m.name).replace("_", "-") for m in found if m.name != "base"]
     print(f"algorithms: {', '.join(names)}")
     print(f"policies: {', '.join([*policies.SCRIPTED, *policies.EMBEDDED])}, a checkpoint folder, hf:NAME_OR_PATH")
 

@@ -17,7 +17,7 @@ import torch
 
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "sum/const")
 KL_KINDS = ("k1", "k2", "k3", "k3+")
-RATIOS = ("token", "seq-product", "seq-geometric")
+RATIOS = ("token", "seq_prod", "seq_geo")
 MAX_LOG_RATIO = 20.0
 """exp(20) is about 5e8: far outside any clip range, and far from overflow in float32."""
 
@@ -99,7 +99,7 @@ def _ratio(logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor, kind:
     log_ratio = logp - old_logp
     if kind != "token":
         log_ratio = log_ratio.sum(1, keepdim=True)
-    if kind == "seq-geometric":
+    if kind == "seq_geo":
         log_ratio = log_ratio / mask.to(logp.device).sum(1, keepdim=True).clamp(min=1)
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
@@ -125,13 +125,13 @@ def policy_loss(
 
     and, with ``dual_clip = c``, where ``A < 0``: ``loss = min(loss, -A c)``. Where a clip binds the gradient is 0.
 
-    =================  ============================================================
-    ``ratio``          ``x``
-    =================  ============================================================
-    ``token``          ``logp - old_logp`` of the token
-    ``seq-product``    its sum over the sampled tokens of the row
-    ``seq-geometric``  its mean over the sampled tokens of the row
-    =================  ============================================================
+    ============  ============================================================
+    ``ratio``     ``x``
+    ============  ============================================================
+    ``token``     ``logp - old_logp`` of the token
+    ``seq_prod``  its sum over the sampled tokens of the row
+    ``seq_geo``   its mean over the sampled tokens of the row
+    ============  ============================================================
 
     A ratio of the sequence stands at every sampled token of its row; under ``seq-mean-token-mean`` the loss is then the
     mean over rows of one clipped term each.
@@ -239,7 +239,7 @@ def sapo_loss(
     """
     mask = loss_mask.bool()
     logp, old_logp, advantages = _selected(mask, logp, old_logp.detach(), advantages.detach())
-    tau = torch.where(advantages > 0, tau_positive, tau_negative).to(logp)
+    tau = tau_negative + (tau_positive - tau_negative) * (advantages > 0).to(logp)
     gate = 4 / tau * torch.sigmoid(tau * (_ratio(logp, old_logp, mask, "token") - 1))
     return aggregate(-advantages * gate, mask, aggregation, denominator)
 

@@ -59,7 +59,7 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     """The key under which ``make`` finds it."""
-    ratio: ClassVar[str] = "token"
+    clipped_ratio: ClassVar[str] = "token"
     """What is clipped: one of :data:`ragen_algos.losses.RATIOS`."""
 
     lr: float = 3e-4
@@ -188,14 +188,14 @@ class Algorithm(ABC):
             clip_low=self.clip_low,
             clip_high=self.clip_high,
             dual_clip=self.dual_clip,
-            ratio=self.ratio,
+            ratio=self.clipped_ratio,
             aggregation=self.aggregation,
             denominator=denominator,
         )
 
     def clip_fraction(self, logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor) -> float:
         """Share of the sampled tokens whose ratio, of the kind that is clipped, lies outside the clip range."""
-        return clip_fraction(logp, old_logp, mask, self.clip_low, self.clip_high, self.ratio)
+        return clip_fraction(logp, old_logp, mask, self.clip_low, self.clip_high, self.clipped_ratio)
 
     def denominator(self, mask: torch.Tensor) -> float:
         """The denominator for :meth:`loss`, from the loss mask [N, L] of all rows of one optimiser step."""

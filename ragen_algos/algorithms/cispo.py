@@ -14,9 +14,9 @@ Source
 
 Defaults
     clip_low 1 and clip_high 4: no lower bound, as in the paper, and weights of at most 5, as in the public code of TRL
-    (whose ``epsilon_high`` is that 5 itself, while ``clip_high`` here always counts from 1). verl uses .2 / .2.
-    token-mean, one epoch of one minibatch, no KL, lr 3e-4 (tiny model). ``scale="batch"`` is our default as for GRPO;
-    **"group" is the setting of the paper**.
+    (whose ``epsilon_high`` is that 5 itself, while ``clip_high`` here always counts from 1); verl's example has weights
+    of at most 1.2. token-mean, one epoch of one minibatch, no KL, lr 3e-4 (tiny model). ``scale="batch"`` is our
+    default as for GRPO; **"group" is the setting of the paper**.
 
 Known weaknesses
     Nothing holds a token back whose probability has already moved far in the wanted direction: the weight is bounded,

@@ -21,9 +21,10 @@ Defaults
     .2, token-mean, one epoch of one minibatch, no KL (the paper uses ``kl_coef=.01``, k3), lr 3e-4 (tiny model).
 
 Known weaknesses
-    Needs exact repetitions: with few of them it is GRPO. What was observed here includes the actions left, so turns
-    meet only at the same budget; their returns are comparable then, but there are fewer of them. A turn that returns
-    to an earlier sight counts twice in its anchor group. Only the observation is compared, not the conversation before.
+    Needs exact repetitions: with few of them it is GRPO. What is observed here includes the actions left but not the
+    turns left, so turns meet at the same budget of actions only, and a turn that changed nothing meets its own
+    repetition, which has fewer turns to come: the later one looks better if turns cost something. Only the observation
+    is compared, not the conversation before.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class GSPO(Algorithm):
     """Group sequence policy optimisation; formulas in the docstring of this file."""
 
     name: ClassVar[str] = "gspo"
-    ratio: ClassVar[str] = "seq-geometric"
+    clipped_ratio: ClassVar[str] = "seq_geo"
     aggregation: str = "seq-mean-token-mean"
     clip_low: float = 3e-4
     clip_high: float = 4e-4

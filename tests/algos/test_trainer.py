@@ -121,7 +121,7 @@ def test_two_iterations_of_every_algorithm_on_the_embedded_model(name, options):
     metrics = train(tiny_mid(), algorithm, SOKOBAN, groups=2, group_size=2, max_new_tokens=8).metrics
     assert len(metrics) == 2
     for row in metrics:
-        assert all(math.isfinite(v) for v in row.values())
+        assert all(math.isfinite(v) for v in row.values() if isinstance(v, (int, float)))
         assert row["skipped_steps"] == 0
         assert row["logp_gap"] < 1e-4
     assert metrics[0]["kl_to_start"] == pytest.approx(0, abs=1e-8)

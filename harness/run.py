@@ -211,6 +211,7 @@ def _list() -> None:
 
     from harness import policies
     from harness.suite import load_suite, suite_names
+    from ragen_algos.presets import PRESETS
 
     for name in suite_names():
         suite = load_suite(name)
@@ -221,7 +222,7 @@ def _list() -> None:
     spec = importlib.util.find_spec("ragen_algos.algorithms")
     found = pkgutil.iter_modules(spec.submodule_search_locations) if spec and spec.submodule_search_locations else ()
     names = [re.sub("_pp$", "++", m.name).replace("_", "-") for m in found if m.name != "base"]
-    print(f"algorithms: {', '.join(names)}")
+    print(f"algorithms: {', '.join(sorted(names))}; presets: {', '.join(sorted(PRESETS))}")
     print(f"policies: {', '.join([*policies.SCRIPTED, *policies.EMBEDDED])}, a checkpoint folder, hf:NAME_OR_PATH")
 
 

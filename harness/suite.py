@@ -55,6 +55,8 @@ class TrainSettings(Model):
     max_new_tokens: PositiveInt | None = None
     """Sampled tokens per turn; None: the policy's own limit."""
     micro_batch: PositiveInt = 16
+    stop_on_collapse: bool = False
+    """End a run that has collapsed before its last iteration."""
 
 
 class EvaluationSettings(Model):
@@ -298,10 +300,11 @@ def unknown(what: str, name: str, known: Sequence[str]) -> str:
 
 
 def algorithm_names() -> list[str]:
-    """Names of the algorithms. Asks for them, which loads torch."""
+    """Names of the algorithms and of their presets. Asks for them, which loads torch."""
     from ragen_algos import algorithms
+    from ragen_algos.presets import PRESETS
 
-    return list(algorithms.list_algorithms())
+    return [*algorithms.list_algorithms(), *sorted(PRESETS)]
 
 
 def expand(

@@ -155,13 +155,13 @@ def keep_rows(
             raise ValueError(f"filter {how} needs a value")
         if how == "top-k":
             chosen = top_k(left, value, of=len(spread))
+        elif how == "top-p-linear":
+            chosen = top_p_linear(left, value)
+        elif how == "top-p-softmax":
+            chosen = top_p_softmax(left, value)
+        elif how == "min-p":
+            chosen = min_p(left, value)
         else:
-            by_name = {
-                "top-p-linear": top_p_linear,
-                "top-p-softmax": top_p_softmax,
-                "min-p": min_p,
-                "percentile": percentile,
-            }
-            chosen = by_name[how](left, value)
+            chosen = percentile(left, value)
         candidates = candidates[chosen]
     return torch.isin(group_id.detach().to("cpu"), groups[candidates])

@@ -348,3 +348,27 @@ def clip_fraction(
     logp, old_logp = _selected(mask, logp.detach(), old_logp.detach())
     rho = _ratio(logp, old_logp, mask, ratio)
     return float((((rho < 1 - clip_low) | (rho > 1 + clip_high)) & mask).sum()) / max(1, int(mask.sum()))
+
+
+def sequence_log_ratio(
+    logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor, *, mean: bool = False
+) -> torch.Tensor:
+    """Log of one ratio per row: the sum over its sampled tokens, or their mean (a geometric mean of token ratios).
+
+    Args:
+        logp: [N, L], with gradient if that is wanted.
+        old_logp: [N, L]; no gradient flows into it.
+        mask: [N, L]; nothing is read where it is False.
+        mean: divide by the number of sampled tokens of the row.
+
+    Returns:
+        [N], clamped to +-20; 0 for a row without sampled tokens.
+
+    Sources: the sum, RLOO (arXiv 2402.14740); the mean, GSPO (arXiv 2507.18071, eq. 6).
+    """
+    mask = mask.to(logp.device).bool()
+    logp, old_logp = _selected(mask, logp, old_logp.detach())
+    total = (logp - old_logp).sum(1)
+    if mean:
+        total = total / mask.sum(1).clamp(min=1)
+    return total.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)

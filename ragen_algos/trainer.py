@@ -1,8 +1,11 @@
-"""The loop: rollout, credit, update, measure; with checkpoints from which a run resumes exactly.
+"""The loop: rollout, filter, credit, update, measure; with checkpoints from which a run resumes exactly.
 
 All randomness of iteration ``i`` comes from ``(seed, i)``, so a resumed run needs no generator state: parameters,
 optimiser state and counters are the whole of it. The policy as it was at the start is kept in memory (and on disk, in
 ``start/``) as the reference of ``kl_to_start``.
+
+An update is a list of stages (``Algorithm.schedule``): all turns together, or one turn after the other. A stage is some
+tokens of the batch, so everything below the list is the same for both.
 
 Simplifications: one process, one device, constant learning rates, rollouts always by the current policy.
 """
@@ -15,9 +18,10 @@ import math
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +33,9 @@ from ragen_algos.algorithms.base import Algorithm
 from ragen_algos.diagnostics import EchoTrapMonitor, describe, template_metrics
 from ragen_algos.losses import kl_penalty
 from ragen_algos.policy import LanguagePolicy
-from ragen_algos.rollout import episode_seeds, rollout
+from ragen_algos.rollout import EpisodeSeed, episode_seeds, rollout
 from ragen_algos.sampler import Sampler
-from ragen_algos.trajectory import Batch, collate
+from ragen_algos.trajectory import Batch, Trajectory, collate
 
 MAX_LOGP_GAP = 1e-3
 """Sampling and training must agree on log-probabilities to this, in float32; no importance correction hides a bug."""
@@ -39,6 +43,8 @@ MAX_BAD_STEPS = 5
 """Non-finite updates in a row after which a run stops."""
 TEMPLATE_EVERY = 5
 """Iterations between two measurements of template collapse; the first iteration has one."""
+MAX_EMPTY_ITERATIONS = 5
+"""Iterations in a row of which a filter kept no group, after which a run ends: nothing is left to learn from."""
 
 
 class TrainingError(RuntimeError):
@@ -66,6 +72,8 @@ class TrainConfig:
     """Sampled tokens per turn; the policy's own limit by default."""
     micro_batch: int = 16
     """Rows per forward pass, of similar length; changes memory and speed, results only by float rounding."""
+    stop_on_collapse: bool = False
+    """End the run once :class:`~ragen_algos.diagnostics.EchoTrapMonitor` says that training has collapsed."""
 
     def __post_init__(self) -> None:
         for name in ("iterations", "groups", "group_size", "checkpoint_every", "micro_batch"):
@@ -147,12 +155,17 @@ class Trainer:
         )
         self.metrics: list[dict[str, Any]] = []
         self.echo_trap = EchoTrapMonitor()
+        self.stopped = ""
+        """Why the run ended before its last iteration."""
         self.optimizer_steps = self.env_steps = self.sampled_tokens = self.bad_steps = 0
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def run(self) -> list[dict[str, Any]]:
         """Train to the last iteration, from the latest checkpoint if there is one.
+
+        Ends early, with a warning and the reason in ``stopped``, after ``MAX_EMPTY_ITERATIONS`` without a group to
+        train on, or on a collapse (see :class:`TrainConfig`).
 
         Returns:
             The metrics of all iterations, those before a resume included.
@@ -163,7 +176,7 @@ class Trainer:
         """
         self._resume()
         start = len(self.metrics)
-        steps: Any = range(start, self.config.iterations)
+        steps: Any = range(start, start if self.stopped else self.config.iterations)
         if self.progress:
             from tqdm import tqdm
 
@@ -174,18 +187,76 @@ class Trainer:
             self.metrics.append(row)
             if self.progress:
                 steps.set_postfix(success=f"{row['success']:.2f}", ret=f"{row['mean_return']:.2f}")
+            self.stopped = self._reason_to_stop()
             done = iteration + 1
-            if self.folder is not None and (done % self.config.checkpoint_every == 0 or done == self.config.iterations):
+            last = bool(self.stopped) or done == self.config.iterations
+            if self.folder is not None and (last or done % self.config.checkpoint_every == 0):
                 self._save(done)
             if self.on_iteration is not None:
                 self.on_iteration(row)
+            if self.stopped:
+                warnings.warn(f"training ended after {done} iterations: {self.stopped}", stacklevel=2)
+                break
         return self.metrics
 
+    def _reason_to_stop(self) -> str:
+        """Why there should be no further iteration, or "". Looks at the metrics alone."""
+        recent = self.metrics[-MAX_EMPTY_ITERATIONS:]
+        if len(recent) == MAX_EMPTY_ITERATIONS and not any(row["kept_groups"] for row in recent):
+            return f"the filter kept no group in {MAX_EMPTY_ITERATIONS} iterations in a row"
+        if self.config.stop_on_collapse and self.metrics[-1]["verdict"] == "collapsed":
+            return str(self.metrics[-1]["alarm"])
+        return ""
+
     def iterate(self, iteration: int) -> dict[str, Any]:
-        """One iteration: rollout, credit, update. Returns its metrics."""
-        config = self.config
+        """One iteration: rollout, filter, credit, update. Returns its metrics."""
         clock = time.perf_counter()
-        seeds = episode_seeds((config.seed, iteration), groups=config.groups, group_size=config.group_size)
+        episodes = self._play(episode_seeds((self.config.seed, iteration), **self._size))
+        first, extra = episodes, 0
+        batch = self._collate(episodes)
+        kept = self.algorithm.keep(batch)
+        while extra < self.algorithm.extra_batches and len(batch.group_id[kept].unique()) < self.config.groups:
+            extra += 1
+            more = episode_seeds((self.config.seed, iteration, 2, extra), **self._size)
+            episodes = episodes + self._play([_later(s, len(episodes), extra * self.config.groups) for s in more])
+            batch = self._collate(episodes)
+            kept = self.algorithm.keep(batch)
+        rollout_seconds = time.perf_counter() - clock
+        template = {}
+        if iteration % TEMPLATE_EVERY == 0:
+            template = template_metrics(self.policy, first, micro_batch=self.config.micro_batch)
+
+        clock = time.perf_counter()
+        groups = batch.group_id[kept].unique()[: self.config.groups]
+        kept &= torch.isin(batch.group_id, groups)
+        played = len(batch.group_id.unique())
+        self.env_steps += sum(turn.n_actions for e in episodes for turn in e.turns)
+        self.sampled_tokens += int(batch.loss_mask.sum())
+        if kept.any():
+            update = self._update(batch if kept.all() else batch.rows(kept.nonzero().squeeze(1)), iteration)
+        else:
+            update = self._no_update(batch)
+        return {
+            "iteration": iteration,
+            **describe(first),
+            **template,
+            **update,
+            "kept_groups": len(groups),
+            "dropped_share": 1 - len(groups) / played,
+            "extra_batches": extra,
+            "optimizer_steps": self.optimizer_steps,
+            "env_steps": self.env_steps,
+            "sampled_tokens": self.sampled_tokens,
+            "rollout_seconds": rollout_seconds,
+            "update_seconds": time.perf_counter() - clock,
+        }
+
+    @property
+    def _size(self) -> dict[str, int]:
+        return {"groups": self.config.groups, "group_size": self.config.group_size}
+
+    def _play(self, seeds: list[EpisodeSeed]) -> list[Trajectory]:
+        config = self.config
         sampler = Sampler(self.policy, temperature=config.temperature, max_new_tokens=config.max_new_tokens)
         # The critic learns values where replies begin; V(s_L) must be read at such a place too.
         bootstrap = self.critic is not None and self.algorithm.truncated == "bootstrap"
@@ -198,28 +269,11 @@ class Trainer:
                 f"the prompt and one reply of {sampler.max_new_tokens} tokens do not fit into the model's context of "
                 f"{self.policy.context} tokens"
             )
-        rollout_seconds = time.perf_counter() - clock
-        template = {}
-        if iteration % TEMPLATE_EVERY == 0:
-            template = template_metrics(self.policy, episodes, micro_batch=config.micro_batch)
+        return episodes
 
-        clock = time.perf_counter()
+    def _collate(self, episodes: list[Trajectory]) -> Batch:
         pad = self.policy.tokenizer.pad_token_id
-        batch = collate(episodes, pad_id=pad if pad is not None else 0)
-        update = self._update(batch, iteration)
-        self.env_steps += sum(turn.n_actions for e in episodes for turn in e.turns)
-        self.sampled_tokens += int(batch.loss_mask.sum())
-        return {
-            "iteration": iteration,
-            **describe(episodes),
-            **template,
-            **update,
-            "optimizer_steps": self.optimizer_steps,
-            "env_steps": self.env_steps,
-            "sampled_tokens": self.sampled_tokens,
-            "rollout_seconds": rollout_seconds,
-            "update_seconds": time.perf_counter() - clock,
-        }
+        return collate(episodes, pad_id=pad if pad is not None else 0)
 
     # --- one update -----------------------------------------------------------------------------------------------
 
@@ -233,7 +287,7 @@ class Trainer:
         if not exact:
             sampled_logp, batch.logp = batch.logp, self._no_grad_logp(batch, order, self.policy.model)
             gap = float((sampled_logp - batch.logp).abs().max())
-        kl_start = self._kl_to_start(batch, order)
+        kl_start = self._kl_to_start(batch, order, ref_logp)
         values = targets = None
         if self.critic is not None:
             values, bootstrap = self._values(batch, order)
@@ -243,85 +297,142 @@ class Trainer:
         if not torch.isfinite(advantages).all():
             raise TrainingError("advantages are not finite")
 
+        update = _Update(torch.zeros_like(batch.logp), ref_logp, values, targets, exact, gap)
+        generator = self._generator(iteration, 1)
+        n_turns = int(batch.turn_id.max()) + 1
+        stages = algorithm.schedule(n_turns, self._generator(iteration, 3))
+        correction = algorithm.correction(batch, [turn for turn in stages if turn is not None])
+        for turn in stages:
+            if turn is None:
+                self._stage(update, batch, advantages, batch.logp, algorithm.steps_per_pass(n_turns), generator)
+                continue
+            assert correction is not None
+            correction.start(turn)
+            before = batch.only(correction.watched)
+            for index in self._micro(before, correction.waiting()):
+                correction.note(index, self._no_grad_logp(before.rows(index), torch.arange(len(index))))
+            self._stage(
+                update,
+                batch.only([turn]),
+                advantages * correction.weight[:, None],
+                correction.old,
+                algorithm.steps_per_pass(n_turns),
+                generator,
+            )
         mask = batch.loss_mask
-        seen: dict[str, list[float]] = {k: [] for k in ("loss", "grad_norm", "critic_loss", "clip_fraction")}
-        entropy = torch.zeros_like(batch.logp)
-        seed = np.random.SeedSequence([self.config.seed, iteration, 1]).generate_state(1)
-        generator = torch.Generator().manual_seed(int(seed[0]))
-        skipped = 0
+        return {
+            **{name: _mean(values) for name, values in update.seen.items()},
+            "entropy": float(update.entropy[mask].sum()) / max(1, int(mask.sum())),
+            "kl_to_start": kl_start,
+            "logp_gap": update.gap,
+            "skipped_steps": update.skipped,
+            "singleton_groups": singleton_groups(batch.group_id),
+        }
+
+    def _generator(self, iteration: int, purpose: int) -> torch.Generator:
+        seed = np.random.SeedSequence([self.config.seed, iteration, purpose]).generate_state(1)
+        return torch.Generator().manual_seed(int(seed[0]))
+
+    def _no_update(self, batch: Batch) -> dict[str, float]:
+        """The metrics of an iteration without anything to train on, measured on all that was played."""
+        order = torch.argsort(batch.attention_mask.sum(1), stable=True)
+        tokens = max(1, int(batch.loss_mask.sum()))
+        return {
+            **dict.fromkeys(_SEEN, 0.0),
+            "entropy": -float(batch.logp[batch.loss_mask].sum()) / tokens,  # an estimate that costs nothing
+            "kl_to_start": self._kl_to_start(batch, order, None),
+            "logp_gap": 0.0,
+            "skipped_steps": 0,
+            "singleton_groups": singleton_groups(batch.group_id),
+        }
+
+    def _stage(
+        self,
+        update: _Update,
+        stage: Batch,
+        advantages: torch.Tensor,
+        old_logp: torch.Tensor,
+        steps: int,
+        generator: torch.Generator,
+    ) -> None:
+        """All epochs on some tokens of the batch.
+
+        Args:
+            update: What the stages of one update share.
+            stage: All rows of the batch, with the tokens to train on; see :meth:`Batch.only`.
+            advantages: [N, L].
+            old_logp: [N, L] what ratios compare with.
+            steps: Optimiser steps per epoch.
+            generator: Shuffles the rows.
+        """
+        algorithm, mask = self.algorithm, stage.loss_mask
+        if not mask.any():  # a turn that nobody reached draws no luck either
+            return
         for epoch in range(algorithm.epochs):
-            shuffled = torch.randperm(len(batch), generator=generator)
-            for step, rows in enumerate(shuffled.chunk(algorithm.minibatches)):
-                first = epoch == 0 and step == 0
+            shuffled = torch.randperm(len(stage), generator=generator)
+            for rows in shuffled.tensor_split(steps):
+                live = rows[mask[rows].any(1)]  # the others count in the denominator
+                if not len(live):
+                    continue
                 # Adam scales whatever there is to a full step, be it momentum or an entropy bonus alone: without any
                 # advantage to learn from there is no step.
-                something = bool((advantages[rows] != 0).any())
+                something = bool((advantages[rows][mask[rows]] != 0).any())
                 denominator = algorithm.denominator(mask[rows])
                 self.optimizer.zero_grad(set_to_none=True)
                 total, clipped, n_tokens = 0.0, 0.0, max(1, int(mask[rows].sum()))
-                for index in self._micro(batch, rows):
-                    part = batch.rows(index)
-                    width = part.ids.shape[1]
+                for index in self._micro(stage, live):
+                    part = stage.rows(index)
+                    cut = (index, slice(0, part.ids.shape[1]))
                     logp, ent = self.policy.log_probs(
                         part, with_entropy=True, entropy_gradient=algorithm.entropy_coef > 0
                     )
                     assert ent is not None
-                    sampled = part.loss_mask.to(logp.device)
-                    old = part.logp.to(logp.device)
+                    sampled = mask[cut].to(logp.device)
+                    old = old_logp[cut].to(logp.device)
                     if epoch == 0:
-                        entropy[index, :width] = torch.where(sampled, ent.detach(), 0.0).float().cpu()
-                    if first and exact:
-                        gap = max(gap, float(torch.where(sampled, (logp.detach() - old).abs(), 0.0).max()))
-                        if not (gap <= MAX_LOGP_GAP and torch.isfinite(logp).all()):
+                        update.entropy[cut] += torch.where(sampled, ent.detach(), 0.0).float().cpu()
+                    if update.untouched and update.exact:
+                        difference = torch.where(sampled, (logp.detach() - part.logp.to(logp.device)).abs(), 0.0)
+                        update.gap = max(update.gap, float(difference.max()))
+                        if not (update.gap <= MAX_LOGP_GAP and torch.isfinite(logp).all()):
                             raise TrainingError(
-                                f"sampling and training log-probabilities differ by {gap:.2g} before any update"
+                                f"sampling and training log-probabilities differ by {update.gap:.2g} before any update"
                             )
                     clipped += algorithm.clip_fraction(logp.detach(), old, sampled) * int(sampled.sum())
                     loss = algorithm.loss(
                         logp,
                         old,
-                        advantages[index, :width].to(logp.device),
+                        advantages[cut].to(logp.device),
                         sampled,
                         denominator,
-                        ref_logp=None if ref_logp is None else ref_logp[index, :width].to(logp.device),
+                        ref_logp=None if update.ref_logp is None else update.ref_logp[cut].to(logp.device),
                         entropy=ent if algorithm.entropy_coef else None,
                     )
                     if something:
                         loss.backward()
                     total += float(loss.detach())
+                update.untouched = False
                 good = True
                 if something:
                     norm = self._step(self.optimizer, self.policy.model, total)
                     good = math.isfinite(norm)
                     self.optimizer_steps += good
-                    seen["grad_norm"].append(norm)
-                seen["loss"].append(total)
-                seen["clip_fraction"].append(clipped / n_tokens)
-                if targets is not None and values is not None:
-                    critic_loss, norm = self._critic_step(batch, rows, values, targets)
+                    update.seen["grad_norm"].append(norm)
+                update.seen["loss"].append(total)
+                update.seen["clip_fraction"].append(clipped / n_tokens)
+                if update.targets is not None and update.values is not None:
+                    critic_loss, norm = self._critic_step(stage, rows, update.values, update.targets)
                     good = good and math.isfinite(norm)
-                    seen["critic_loss"].append(critic_loss)
-                skipped += not good
+                    update.seen["critic_loss"].append(critic_loss)
+                update.skipped += not good
                 self.bad_steps = 0 if good else self.bad_steps + 1
                 if self.bad_steps >= MAX_BAD_STEPS:
                     raise TrainingError(f"{MAX_BAD_STEPS} non-finite updates in a row, the last with loss {total}")
-        count = max(1, int(mask.sum()))
-        return {
-            "loss": _mean(seen["loss"]),
-            "grad_norm": _mean(seen["grad_norm"]),
-            "clip_fraction": _mean(seen["clip_fraction"]),
-            "critic_loss": _mean(seen["critic_loss"]),
-            "entropy": float(entropy[mask].sum()) / count,
-            "kl_to_start": kl_start,
-            "logp_gap": gap,
-            "skipped_steps": skipped,
-            "singleton_groups": singleton_groups(batch.group_id),
-        }
 
     def _micro(self, batch: Batch, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Micro-batches of similar length: less padding, the same sums."""
         lengths = batch.attention_mask[rows].sum(1)
-        return rows[torch.argsort(lengths, stable=True)].split(self.config.micro_batch)
+        return rows[torch.argsort(lengths, stable=True)].split(self.config.micro_batch) if len(rows) else ()
 
     def _step(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module, loss: float) -> float:
         """Take the step if loss and gradients are finite. Returns the norm of the gradients, NaN if not taken."""
@@ -370,9 +481,10 @@ class Trainer:
         return values, after
 
     @torch.no_grad()
-    def _no_grad_logp(self, batch: Batch, order: torch.Tensor, model: Any) -> torch.Tensor:
+    def _no_grad_logp(self, batch: Batch, order: torch.Tensor, model: Any = None) -> torch.Tensor:
+        """By the policy, or by another model."""
         out = torch.zeros(batch.ids.shape, dtype=torch.float32)
-        with self._acting(model):
+        with self._acting(model if model is not None else self.policy.model):
             for index in order.split(self.config.micro_batch):
                 logp, _ = self.policy.log_probs(batch.rows(index))
                 out[index, : logp.shape[1]] = logp.float().cpu()
@@ -387,11 +499,14 @@ class Trainer:
         finally:
             self.policy.model = current
 
-    def _kl_to_start(self, batch: Batch, order: torch.Tensor) -> float:
+    def _kl_to_start(self, batch: Batch, order: torch.Tensor, ref_logp: torch.Tensor | None) -> float:
         """Mean k3 of the policy that sampled the batch to the start, in nats per token, on at most 32 episodes."""
         some = order[:: max(1, len(order) // 32)][:32]
         part = batch.rows(some)
-        ref = self._no_grad_logp(part, torch.arange(len(part)), self.reference)
+        if ref_logp is None:
+            ref = self._no_grad_logp(part, torch.arange(len(part)), self.reference)
+        else:
+            ref = ref_logp[some, : part.ids.shape[1]]
         kl = kl_penalty(part.logp, ref, "k3", part.loss_mask)
         return float(kl.sum()) / max(1, int(part.loss_mask.sum()))
 
@@ -432,6 +547,7 @@ class Trainer:
                 "env_steps": self.env_steps,
                 "sampled_tokens": self.sampled_tokens,
                 "bad_steps": self.bad_steps,
+                "stopped": self.stopped,
             }
             (folder / "state.json").write_text(json.dumps(state))
 
@@ -469,6 +585,35 @@ class Trainer:
             self.echo_trap.update(row)
         self.optimizer_steps, self.env_steps = state["optimizer_steps"], state["env_steps"]
         self.sampled_tokens, self.bad_steps = state["sampled_tokens"], state["bad_steps"]
+        self.stopped = state["stopped"]
+
+
+_SEEN = ("loss", "grad_norm", "clip_fraction", "critic_loss")
+
+
+@dataclass
+class _Update:
+    """What the stages of one update share."""
+
+    entropy: torch.Tensor
+    """[N, L] of the distributions that sampled tokens were drawn from, as each token is first trained."""
+    ref_logp: torch.Tensor | None
+    values: torch.Tensor | None
+    targets: torch.Tensor | None
+    exact: bool
+    """Sampling and training compute in the same precision."""
+    gap: float
+    """Largest difference between their log-probabilities so far."""
+
+    def __post_init__(self) -> None:
+        self.seen: dict[str, list[float]] = {name: [] for name in _SEEN}
+        self.untouched = True  # no optimiser step was taken yet
+        self.skipped = 0
+
+
+def _later(seed: EpisodeSeed, episodes: int, groups: int) -> EpisodeSeed:
+    """The same seed, numbered after what was already played in this iteration."""
+    return replace(seed, group_id=seed.group_id + groups, trajectory_id=seed.trajectory_id + episodes)
 
 
 def _mean(values: list[float]) -> float:

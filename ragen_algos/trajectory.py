@@ -8,7 +8,7 @@ length, as tensors; it is the only place where padding exists.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -135,6 +135,25 @@ class Batch:
             for name in ("returns", "group_id", "trajectory_id", "terminated", "truncated")
         }
         return Batch(**token, **row, temperature=self.temperature)
+
+    def only(self, turns: Sequence[int]) -> Batch:
+        """The same rows, sampled tokens of some turns only, each row cut after the last of them.
+
+        A causal model computes these tokens from what came before, so nothing behind them needs to be fed. A row
+        without any of these turns has length 0.
+        """
+        wanted = torch.isin(self.turn_id, torch.as_tensor(list(turns), dtype=torch.long)) & self.loss_mask
+        column = torch.arange(self.ids.shape[1])
+        last = torch.where(wanted, column, -1).amax(1, keepdim=True)
+        return replace(
+            self,
+            attention_mask=self.attention_mask * (column <= last),
+            loss_mask=wanted,
+            turn_id=torch.where(wanted, self.turn_id, -1),
+            turn_end=self.turn_end & wanted,
+            logp=torch.where(wanted, self.logp, 0.0),
+            rewards=torch.where(wanted, self.rewards, 0.0),
+        )
 
 
 def collate(trajectories: Sequence[Trajectory], *, pad_id: int = 0) -> Batch:

@@ -1,6 +1,7 @@
 """The algorithms by name. One short file each; reading it is enough to know the algorithm.
 
-Simplification: the table below is written by hand. A new algorithm is a new file and one more entry.
+Simplification: the table below is written by hand. A new algorithm is a new file and one more entry; a new name for an
+old one with other options is an entry of :mod:`ragen_algos.presets`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from ragen_algos.algorithms.base import Algorithm
 from ragen_algos.algorithms.cispo import CISPO
+from ragen_algos.algorithms.dapo import DAPO
 from ragen_algos.algorithms.dr_grpo import DrGRPO
 from ragen_algos.algorithms.gigpo import GiGPO
 from ragen_algos.algorithms.grpo import GRPO
@@ -23,11 +25,15 @@ from ragen_algos.algorithms.ppo_turn import TurnPPO
 from ragen_algos.algorithms.reinforce import Reinforce
 from ragen_algos.algorithms.reinforce_pp import ReinforcePP
 from ragen_algos.algorithms.rloo import RLOO
+from ragen_algos.algorithms.seeupo import SeeUPO
 from ragen_algos.algorithms.starpo import StarPO
+from ragen_algos.algorithms.starpo_s import StarPOS
+from ragen_algos.presets import PRESETS
 
 _CLASSES: tuple[type[Algorithm], ...] = (
     BilevelPPO,
     CISPO,
+    DAPO,
     DrGRPO,
     GRPO,
     GSPO,
@@ -37,13 +43,16 @@ _CLASSES: tuple[type[Algorithm], ...] = (
     RLOO,
     Reinforce,
     ReinforcePP,
+    SeeUPO,
     StarPO,
+    StarPOS,
     TurnPPO,
 )
 _ALGORITHMS: dict[str, type[Algorithm]] = {cls.name: cls for cls in _CLASSES}
 
 __all__ = [
     "CISPO",
+    "DAPO",
     "GRPO",
     "GSPO",
     "MTGRPO",
@@ -55,7 +64,9 @@ __all__ = [
     "GiGPO",
     "Reinforce",
     "ReinforcePP",
+    "SeeUPO",
     "StarPO",
+    "StarPOS",
     "TurnPPO",
     "list_algorithms",
     "make",
@@ -63,7 +74,7 @@ __all__ = [
 
 
 def list_algorithms() -> list[str]:
-    """The names that :func:`make` knows, sorted."""
+    """The names of the algorithms, sorted; :func:`make` also knows those of :data:`ragen_algos.presets.PRESETS`."""
     return sorted(_ALGORITHMS)
 
 
@@ -73,14 +84,17 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def make(name: str, **overrides: Any) -> Algorithm:
-    """The algorithm called ``name``, with some of its options changed.
+    """The algorithm called ``name``, with some of its options changed. A preset sets options of its own first.
 
     Raises:
         ValueError: unknown name (the message lists all), unknown option (the message lists the valid ones), or an
             option value that the algorithm rejects.
     """
+    if name in PRESETS:
+        name, options_of_preset = PRESETS[name]
+        overrides = {**options_of_preset, **overrides}
     if name not in _ALGORITHMS:
-        known = list_algorithms()
+        known = sorted([*_ALGORITHMS, *PRESETS])
         raise ValueError(f"unknown algorithm {name!r}; choose from {', '.join(known)}{_suggestion(str(name), known)}")
     options = [field.name for field in dataclasses.fields(_ALGORITHMS[name])]
     for key in overrides:

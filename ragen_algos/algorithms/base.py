@@ -1,11 +1,12 @@
-"""The contract between an algorithm and the trainer: a frozen set of hyper-parameters and two pure methods.
+"""The contract between an algorithm and the trainer: a frozen set of hyper-parameters and four pure methods.
 
-``credit`` turns a batch into advantages (and targets for the critic, if there is one); ``loss`` turns log-probabilities
-and advantages into the scalar to minimise. The formulas live in :mod:`ragen_algos.advantages` and
-:mod:`ragen_algos.losses`; an algorithm file only says which of them it uses.
+``keep`` says which trajectories are trained on (whole groups); ``credit`` turns those into advantages (and targets for
+the critic, if there is one); ``loss`` turns log-probabilities and advantages into the scalar to minimise; ``schedule``
+says in which order turns are updated, by default all together. The formulas live in :mod:`ragen_algos.filters`,
+:mod:`ragen_algos.advantages` and :mod:`ragen_algos.losses`; an algorithm file only says which of them it uses.
 
-Simplifications: one actor, at most one critic, all turns updated together. An option that an algorithm would not read
-cannot be set (``unread``), so every option that appears in a result had an effect.
+Simplifications: one actor, at most one critic. An option that an algorithm would not read cannot be set (``unread``),
+so every option that appears in a result had an effect.
 
 The trainer's part: ``values[:, t]`` is the critic's value of the state *before* token ``t``; ``old_logp`` comes from
 the policy that sampled; the denominator is counted over all rows of an optimiser step, whatever the micro-batches.
@@ -22,6 +23,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ragen_algos.filters import DEFAULT_VALUE, FILTERS, keep_rows
 from ragen_algos.losses import (
     AGGREGATIONS,
     KL_KINDS,
@@ -33,6 +35,7 @@ from ragen_algos.losses import (
     value_loss,
 )
 from ragen_algos.trajectory import Batch
+from ragen_algos.turn_correction import TurnCorrection
 
 CRITIC_OPTIONS = ("critic_lr", "value_clip", "lam", "truncated")
 """What only an algorithm with a critic reads."""
@@ -67,10 +70,19 @@ class Algorithm(ABC):
     critic_lr: float = 1e-3
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+    filter: str = "none"
+    """Which groups are trained on, by the spread of their returns: one of :data:`ragen_algos.filters.FILTERS`."""
+    filter_value: float | None = None
+    """What the filter takes (share of the groups, of the spread, ...); None: the usual value of that filter."""
+    drop_equal: bool = False
+    """Never train on a group whose returns are all equal."""
+    extra_batches: int = 0
+    """While the filter keeps fewer groups than an iteration should have, play at most so many further batches."""
     epochs: int = 1
-    """Passes over one rollout batch."""
-    minibatches: int = 1
-    """Optimiser steps per pass."""
+    """Passes over one rollout batch; ``epochs`` * ``minibatches`` updates are made before it is replaced."""
+    minibatches: int | str = 1
+    """Optimiser steps per pass; "turns": as many as the longest episode has turns, the control arm of methods that
+    update turn by turn."""
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = None
@@ -101,10 +113,23 @@ class Algorithm(ABC):
             check_number(name, getattr(self, name), 0.0)
         for name in ("clip_low", "gamma", "lam"):
             check_number(name, getattr(self, name), 0.0, 1.0)
-        for name in ("epochs", "minibatches"):
+        for name, least in (("epochs", 1), ("minibatches", 1), ("extra_batches", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            if name == "minibatches" and value == "turns":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        check_choice("filter", self.filter, FILTERS)
+        if self.filter == "none":
+            if self.filter_value is not None:
+                raise ValueError("filter='none' does not read filter_value; leave it at None")
+            if self.extra_batches and not self.drop_equal:
+                raise ValueError("extra_batches replace groups that a filter drops: set filter or drop_equal")
+        else:
+            if self.filter_value is None:
+                # What a result records is the value that was used.
+                object.__setattr__(self, "filter_value", DEFAULT_VALUE[self.filter])
+            check_number("filter_value", self.filter_value, 0.0, 1.0, open_low=True)
         if self.dual_clip is not None:
             check_number("dual_clip", self.dual_clip, 1.0, open_low=True)
         if self.value_clip is not None:
@@ -140,6 +165,27 @@ class Algorithm(ABC):
     def needs_reference(self) -> bool:
         """Whether ``credit`` or ``loss`` needs ``ref_logp``."""
         return self.kl_coef > 0
+
+    def keep(self, batch: Batch) -> torch.Tensor:
+        """bool [N]: the trajectories to train on, whole groups of them, by their raw returns."""
+        return keep_rows(batch.returns, batch.group_id, self.filter, self.filter_value, drop_equal=self.drop_equal)
+
+    def schedule(self, n_turns: int, generator: torch.Generator) -> list[int | None]:
+        """The updates of one iteration, in order: a turn number (from 0), or None for all turns together.
+
+        Args:
+            n_turns: turns of the longest episode.
+            generator: what a random order must be drawn from.
+        """
+        return [None]
+
+    def correction(self, batch: Batch, order: Sequence[int]) -> TurnCorrection | None:
+        """What turns already updated do to the advantages of those still to come; None: nothing."""
+        return None
+
+    def steps_per_pass(self, n_turns: int) -> int:
+        """``minibatches`` as a number."""
+        return n_turns if isinstance(self.minibatches, str) else self.minibatches
 
     def to_dict(self) -> dict[str, Any]:
         """Name and every option, JSON-able: ``make(**algorithm.to_dict())`` gives an equal algorithm."""

@@ -27,6 +27,7 @@ from ragen_algos.advantages import (
 )
 from ragen_algos.algorithms import Algorithm, list_algorithms, make
 from ragen_algos.losses import aggregate, clip_fraction, global_denominator, kl_penalty, policy_loss
+from ragen_algos.presets import PRESETS
 from ragen_algos.trajectory import Batch, Trajectory, Turn, collate
 
 torch.set_num_threads(1)
@@ -85,8 +86,9 @@ def test_names_are_listed_and_typos_get_a_suggestion():
     """An unknown name is an error that helps."""
     names = list_algorithms()
     assert names == sorted(names)
-    assert all(isinstance(make(name), Algorithm) for name in names)
-    with pytest.raises(ValueError, match=re.escape(", ".join(names) + "; did you mean 'reinforce'?")):
+    assert all(isinstance(make(name), Algorithm) for name in [*names, *PRESETS])
+    known = ", ".join(sorted([*names, *PRESETS]))
+    with pytest.raises(ValueError, match=re.escape(f"{known}; did you mean 'reinforce'?")):
         make("reinforc")
     with pytest.raises(ValueError, match=r"did you mean 'ppo'\?"):
         make("PPO")

@@ -30,7 +30,7 @@ def small_policy():
 
 def train(policy, algorithm, *, folder=None, **more) -> Trainer:
     config = TrainConfig(**{"iterations": 1, "groups": 4, "group_size": 3, "seed": 0, **more})
-    trainer = Trainer(policy, algorithm, SOKOBAN, None, config, folder=folder)
+    trainer = Trainer(policy, algorithm, SOKOBAN, {"max_turns": 2}, config, folder=folder)
     trainer.run()
     return trainer
 
@@ -210,9 +210,9 @@ def test_a_run_ends_after_some_empty_iterations_and_stays_ended(games, tmp_path)
     assert MAX_EMPTY_ITERATIONS == 5
     algorithm = make("dapo", extra_batches=0)
     with pytest.warns(UserWarning, match="after 5 iterations: the filter kept no group"):
-        trainer = train(small_policy(), algorithm, iterations=9, checkpoint_every=4, folder=tmp_path)
+        trainer = train(small_policy(), algorithm, iterations=9, folder=tmp_path)
     assert len(trainer.metrics) == 5
-    again = train(small_policy(), algorithm, iterations=9, checkpoint_every=4, folder=tmp_path)
+    again = train(small_policy(), algorithm, iterations=9, folder=tmp_path)
     assert again.stopped == trainer.stopped != ""
     assert len(again.metrics) == len(games) == 5
 

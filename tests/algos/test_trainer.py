@@ -99,12 +99,14 @@ def test_one_update_of_every_algorithm(name, options, env_id, paid):
     assert all(math.isfinite(v) for v in row.values() if isinstance(v, (int, float)))
     assert row["grad_norm"] > 0
     assert row["skipped_steps"] == 0
-    assert row["optimizer_steps"] == trainer.algorithm.epochs * trainer.algorithm.minibatches
-    assert row["sampled_tokens"] == int(batch.loss_mask.sum())
+    stages = trainer.algorithm.schedule(int(batch.turn_id.max()) + 1, torch.Generator())
+    assert row["optimizer_steps"] == len(stages) * trainer.algorithm.epochs * trainer.algorithm.minibatches
+    dropped = row["dropped_share"] > 0  # what a filter drops was played all the same
+    assert (row["sampled_tokens"] > int(batch.loss_mask.sum())) == dropped
     assert 0 < row["entropy"] <= math.log(policy.model.config.vocab_size)
     assert not same(before, weights(policy.model))
     assert same(before, weights(trainer.reference))
-    if trainer.algorithm.epochs * trainer.algorithm.minibatches == 1:
+    if trainer.algorithm.epochs * trainer.algorithm.minibatches * len(stages) == 1:
         assert row["clip_fraction"] == 0
     assert (trainer.critic is not None) == trainer.algorithm.needs_critic
     if trainer.critic is not None:

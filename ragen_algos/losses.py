@@ -92,15 +92,32 @@ def aggregate(x: torch.Tensor, mask: torch.Tensor, how: str, denominator: float)
     return rows.sum() / denominator
 
 
-def _ratio(logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor, kind: str) -> torch.Tensor:
-    """[N, L], or [N, 1] for a ratio per sequence; both log-probabilities are 0 where nothing was sampled."""
+def importance_ratio(
+    logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor, kind: str = "token"
+) -> torch.Tensor:
+    """``exp(clamp(x, -20, 20))`` with ``x`` as in :func:`policy_loss`; 1 where nothing was sampled.
+
+    Args:
+        logp: [N, L], with gradient if that is wanted.
+        old_logp: [N, L]; no gradient flows into it.
+        mask: [N, L]; nothing is read where it is False.
+        kind: one of ``RATIOS``.
+
+    Returns:
+        [N, L], or [N, 1] for a ratio of the sequence.
+
+    Raises:
+        ValueError: unknown ``kind``.
+    """
     if kind not in RATIOS:
         raise ValueError(f"unknown ratio {kind!r}; choose from {', '.join(RATIOS)}")
+    mask = mask.to(logp.device).bool()
+    logp, old_logp = _selected(mask, logp, old_logp.detach())
     log_ratio = logp - old_logp
     if kind != "token":
         log_ratio = log_ratio.sum(1, keepdim=True)
     if kind == "seq_geo":
-        log_ratio = log_ratio / mask.to(logp.device).sum(1, keepdim=True).clamp(min=1)
+        log_ratio = log_ratio / mask.sum(1, keepdim=True).clamp(min=1)
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
@@ -158,8 +175,8 @@ def policy_loss(
     ratio of a sequence, GSPO (arXiv 2507.18071).
     """
     mask = loss_mask.bool()
-    logp, old_logp, advantages = _selected(mask, logp, old_logp.detach(), advantages.detach())
-    rho = _ratio(logp, old_logp, mask, ratio)
+    logp, advantages = _selected(mask, logp, advantages.detach())
+    rho = importance_ratio(logp, old_logp, mask, ratio)
     loss = torch.maximum(-advantages * rho, -advantages * rho.clamp(1 - clip_low, 1 + clip_high))
     if dual_clip is not None:
         loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)
@@ -214,8 +231,8 @@ def cispo_loss(
     Source: CISPO, MiniMax-M1 (arXiv 2506.13585, section 3.1).
     """
     mask = loss_mask.bool()
-    logp, old_logp, advantages = _selected(mask, logp, old_logp.detach(), advantages.detach())
-    weight = _ratio(logp.detach(), old_logp, mask, "token").clamp(1 - clip_low, 1 + clip_high)
+    logp, advantages = _selected(mask, logp, advantages.detach())
+    weight = importance_ratio(logp.detach(), old_logp, mask).clamp(1 - clip_low, 1 + clip_high)
     return aggregate(-weight * advantages * logp, mask, aggregation, denominator)
 
 
@@ -238,9 +255,9 @@ def sapo_loss(
     Source: SAPO (arXiv 2511.20347).
     """
     mask = loss_mask.bool()
-    logp, old_logp, advantages = _selected(mask, logp, old_logp.detach(), advantages.detach())
+    logp, advantages = _selected(mask, logp, advantages.detach())
     tau = tau_negative + (tau_positive - tau_negative) * (advantages > 0).to(logp)
-    gate = 4 / tau * torch.sigmoid(tau * (_ratio(logp, old_logp, mask, "token") - 1))
+    gate = 4 / tau * torch.sigmoid(tau * (importance_ratio(logp, old_logp, mask) - 1))
     return aggregate(-advantages * gate, mask, aggregation, denominator)
 
 
@@ -345,30 +362,5 @@ def clip_fraction(
         A number in [0, 1]; 0 if nothing was sampled.
     """
     mask = loss_mask.to(logp.device).bool()
-    logp, old_logp = _selected(mask, logp.detach(), old_logp.detach())
-    rho = _ratio(logp, old_logp, mask, ratio)
+    rho = importance_ratio(logp.detach(), old_logp, mask, ratio)
     return float((((rho < 1 - clip_low) | (rho > 1 + clip_high)) & mask).sum()) / max(1, int(mask.sum()))
-
-
-def sequence_log_ratio(
-    logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor, *, mean: bool = False
-) -> torch.Tensor:
-    """Log of one ratio per row: the sum over its sampled tokens, or their mean (a geometric mean of token ratios).
-
-    Args:
-        logp: [N, L], with gradient if that is wanted.
-        old_logp: [N, L]; no gradient flows into it.
-        mask: [N, L]; nothing is read where it is False.
-        mean: divide by the number of sampled tokens of the row.
-
-    Returns:
-        [N], clamped to +-20; 0 for a row without sampled tokens.
-
-    Sources: the sum, RLOO (arXiv 2402.14740); the mean, GSPO (arXiv 2507.18071, eq. 6).
-    """
-    mask = mask.to(logp.device).bool()
-    logp, old_logp = _selected(mask, logp, old_logp.detach())
-    total = (logp - old_logp).sum(1)
-    if mean:
-        total = total / mask.sum(1).clamp(min=1)
-    return total.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ragen_algos.losses import sequence_log_ratio
+from ragen_algos.losses import importance_ratio
 from ragen_algos.trajectory import Batch
 
 MODES = ("paper", "code", "exact", "none")
@@ -62,7 +62,7 @@ class TurnCorrection:
         self.old = batch.logp.double()
         self.watched: list[int] = []
         self._batch, self._order, self._mode, self._anchor = batch, list(order), mode, anchor
-        self._mean, self._clip = ratio == "seq_geo", clip
+        self._kind, self._clip = "seq_geo" if ratio == "seq_geo" else "seq_prod", clip
         self._before = batch.logp.double()
         self._done: list[int] = []
         self._factors: list[int] = []
@@ -103,7 +103,7 @@ class TurnCorrection:
         mask, turn_id = self._batch.loss_mask[cut], self._batch.turn_id[cut]
         weight = torch.ones_like(self.weight[index]) if self._mode == "exact" else self.weight[index]
         for turn in self._factors:
-            factor = sequence_log_ratio(logp, self._before[cut], mask & (turn_id == turn), mean=self._mean).exp()
+            factor = importance_ratio(logp, self._before[cut], mask & (turn_id == turn), self._kind).squeeze(1)
             # A row without that turn keeps its weight as it is, clip or no clip.
             weight = torch.where(self._live[index, turn], next_weight(weight, factor, self._clip), weight)
         self.weight[index] = weight

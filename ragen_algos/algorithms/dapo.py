@@ -35,24 +35,10 @@ from typing import ClassVar
 
 import torch
 
-from ragen_algos.advantages import broadcast_to_tokens, group_advantages
+from ragen_algos.advantages import broadcast_to_tokens, group_advantages, overlong_penalty
 from ragen_algos.algorithms.base import check_choice
 from ragen_algos.algorithms.grpo import GRPO
 from ragen_algos.trajectory import Batch
-
-
-def overlong_penalty(lengths: torch.Tensor, limit: int, buffer: int) -> torch.Tensor:
-    """DAPO's soft punishment, eq. 13 with factor 1: 0 up to ``limit - buffer`` tokens, then linear to -1 at ``limit``.
-
-    Args:
-        lengths: any shape, numbers of sampled tokens.
-        limit: longest allowed.
-        buffer: width of the slope.
-
-    Returns:
-        float64 of the same shape, never above 0.
-    """
-    return ((limit - buffer - lengths.double()) / buffer).clamp(max=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

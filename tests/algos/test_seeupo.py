@@ -14,7 +14,7 @@ from helpers import policy_of, tiny_mid
 from ragen_algos import trainer as module
 from ragen_algos.algorithms import make
 from ragen_algos.algorithms.seeupo import SeeUPO
-from ragen_algos.losses import sequence_log_ratio
+from ragen_algos.losses import importance_ratio
 from ragen_algos.presets import PRESETS
 from ragen_algos.rollout import episode_seeds, rollout
 from ragen_algos.sampler import Sampler
@@ -208,7 +208,7 @@ def test_one_turn_is_sequence_ppo_with_a_group_mean(played):
     old = policy.log_probs(batch)[0].detach()
     a = batch.returns - torch.stack([batch.returns[batch.group_id == g].mean() for g in batch.group_id])
     for _ in range(2):
-        u = sequence_log_ratio(policy.log_probs(batch)[0], old, batch.loss_mask, mean=True).exp()
+        u = importance_ratio(policy.log_probs(batch)[0], old, batch.loss_mask, "seq_geo").squeeze(1)
         optimizer.zero_grad()
         (-torch.minimum(u * a, u.clamp(0.8, 1.2) * a).mean()).backward()
         optimizer.step()
@@ -376,12 +376,12 @@ def test_sequence_ratios():
     mask = torch.tensor([[True, True, False], [False, False, False]])
     old = torch.zeros(2, 3, dtype=torch.float64)
     new = torch.tensor([[math.log(1.1), math.log(0.9), math.nan], [5.0, 5.0, 5.0]], dtype=torch.float64)
-    assert sequence_log_ratio(new, old, mask).exp().tolist() == pytest.approx([0.99, 1])
-    assert sequence_log_ratio(new, old, mask, mean=True).exp().tolist() == pytest.approx([0.994987, 1], abs=1e-6)
+    assert importance_ratio(new, old, mask, "seq_prod").flatten().tolist() == pytest.approx([0.99, 1])
+    assert importance_ratio(new, old, mask, "seq_geo").flatten().tolist() == pytest.approx([0.994987, 1], abs=1e-6)
     new.requires_grad_()
-    sequence_log_ratio(new, old, mask).sum().backward()
-    assert new.grad.tolist() == [[1, 1, 0], [0, 0, 0]]
-    assert sequence_log_ratio(new + 100, old, mask).tolist() == [20, 0]
+    importance_ratio(new, old, mask, "seq_prod").log().sum().backward()
+    assert new.grad.flatten().tolist() == pytest.approx([1, 1, 0, 0, 0, 0])
+    assert importance_ratio(new + 100, old, mask, "seq_prod").log().flatten().tolist() == pytest.approx([20, 0])
 
 
 def test_the_ratio_changes_the_loss_unless_turns_have_one_token():
@@ -409,7 +409,7 @@ def test_geo_in_token_form_has_the_same_value_and_gradient():
     mine = x.clone().requires_grad_()
     make("seeupo", kl_coef=0.0).surrogate(mine, batch.logp, a, mask, 3.0).backward()
     other = x.clone().requires_grad_()
-    log_ratio = sequence_log_ratio(other, batch.logp, mask, mean=True).detach()[:, None] + other - other.detach()
+    log_ratio = importance_ratio(other, batch.logp, mask, "seq_geo").log().detach() + other - other.detach()
     u = log_ratio.exp()
     rows = torch.where(mask, torch.minimum(u * a, u.clamp(0.8, 1.2) * a), 0.0).sum(1) / mask.sum(1)
     (-rows.sum() / 3).backward()

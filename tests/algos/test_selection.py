@@ -12,7 +12,7 @@ from helpers import policy_of, tiny_mid
 from ragen_algos import trainer as module
 from ragen_algos.advantages import broadcast_to_tokens, group_advantages, rewards_at_end, token_gae, whiten
 from ragen_algos.algorithms import make
-from ragen_algos.algorithms.dapo import DAPO, overlong_penalty
+from ragen_algos.algorithms.dapo import DAPO
 from ragen_algos.algorithms.starpo import StarPO
 from ragen_algos.rollout import rollout
 from ragen_algos.trainer import MAX_EMPTY_ITERATIONS, TrainConfig, Trainer, TrainingError
@@ -220,12 +220,6 @@ def test_a_run_ends_after_some_empty_iterations_and_stays_ended(games, tmp_path)
 def test_one_group_with_a_signal_keeps_a_run_going(games):
     games.pay = lambda call, seed, k: float(k) * (call == 4)
     assert len(train(small_policy(), make("dapo", extra_batches=0), iterations=7).metrics) == 7
-
-
-def test_overlong_turns_are_punished_softly():
-    """Golden: 16384 -> 0, 18432 -> -.5, 20480 -> -1."""
-    lengths = torch.tensor([10, 16384, 18432, 20480])
-    assert overlong_penalty(lengths, 20480, 4096).tolist() == [0, 0, -0.5, -1]
 
 
 def test_overlong_rules_reach_the_credit():

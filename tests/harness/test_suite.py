@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from harness import policies
-from harness.suite import Job, PolicySpec, UsageError, expand, load_suite, suite_names
+from harness.suite import Job, PolicySpec, UsageError, algorithm_names, expand, load_suite, suite_names
+from ragen_algos.presets import PRESETS
 
 
 @pytest.fixture(autouse=True)
@@ -21,27 +22,28 @@ def known_policies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_suites_of_the_package_are_valid() -> None:
-    assert suite_names() == ["core", "smoke"]
+    assert suite_names() == ["algorithms", "core", "order", "smoke"]
     core = load_suite("core")
     assert core.train.iterations == 30
     assert core.train.groups * core.train.group_size == 128
     assert core.evaluation.episodes == 256
     jobs = expand(core)
-    assert len({j.run_id for j in jobs}) == len(jobs) == 3 * (3 * core.seeds + 3)
+    assert len({j.run_id for j in jobs}) == len(jobs) == 3 * (5 * core.seeds + 3)
     entries = {(j.config.environment.id, j.config.entry) for j in jobs}
-    assert len(entries) == 18
+    assert len(entries) == 24
     smoke = load_suite("smoke")
     assert [a.label for a in smoke.algorithms] == [a.label for a in core.algorithms]
     assert smoke.environments == core.environments
     options = [{k: v for k, v in a.kwargs.items() if k != "minibatches"} for a in smoke.algorithms]
     assert options == [{k: v for k, v in a.kwargs.items() if k != "minibatches"} for a in core.algorithms]
+    assert {a.name for a in load_suite("algorithms").algorithms} == set(algorithm_names()) - set(PRESETS)
     assert ["minibatches" in a.kwargs for a in smoke.algorithms] == ["minibatches" in a.kwargs for a in core.algorithms]
 
 
 @pytest.mark.parametrize(
     ("name", "overrides", "says"),
     [
-        ("croe", [], "Did you mean 'core'? Known: core, smoke"),
+        ("croe", [], "Did you mean 'core'? Known: algorithms, core, order, smoke"),
         ("core", ["train.iteration=5"], "Did you mean 'train.iterations'?"),
         ("core", ["train.iterations"], "wants key=value"),
         ("core", ["algorithm.lr=1"], "algorithms.OPTION"),
@@ -59,12 +61,12 @@ def test_usage_errors(name: str, overrides: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("version = 1", "version = 1\ncolour = 'red'"), "colour: unknown key"),
+        (("version = 2", "version = 2\ncolour = 'red'"), "colour: unknown key"),
         (('headline = "val"', 'headline = "train"'), "headline split 'train' is not among splits"),
         (('label = "starpo-ppo"', 'label = "reinforce"'), "label 'reinforce' occurs twice"),
         (('id = "ragen/Bandit-v0"', 'id = "ragen/Bandit-v0"\nkwargs = { split = "val" }'), "must not set split"),
-        (("version = 1", "version = 1\noverrides = ['seeds=2']"), "belong on the command line"),
-        (("version = 1", "version ="), "Invalid value"),
+        (("version = 2", "version = 2\noverrides = ['seeds=2']"), "belong on the command line"),
+        (("version = 2", "version ="), "Invalid value"),
     ],
 )
 def test_broken_files_say_what_is_wrong(tmp_path: Path, change: tuple[str, str], says: str) -> None:
@@ -111,9 +113,9 @@ def test_options_of_the_algorithms_reach_those_that_read_them() -> None:
     assert all((j.config.algorithm or {})["lr"] == 1e-6 for j in slower)
     assert not {j.run_id for j in plain} & {j.run_id for j in slower}
     assert jobs("algorithms.lr=3e-4") == jobs("algorithms.gamma=1") == plain
-    # Only the variant with a critic reads it; the others stay what they are.
+    # Only those with a critic read it; the others stay what they are.
     changed = [j.config.entry for j, old in zip(jobs("algorithms.critic_lr=1"), plain, strict=True) if j != old]
-    assert set(changed) == {"starpo-ppo"}
+    assert set(changed) == {"starpo-ppo", "starpo-s"}
     assert jobs("algorithms.critic_lr=1") == jobs("algorithms.critic_lr=1.0")
     ppo = jobs("algorithms.epochs=2", algorithms=["ppo"])
     assert all((j.config.algorithm or {})["epochs"] == 2 for j in ppo)
@@ -213,7 +215,7 @@ def test_per_environment_arguments(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "harness" / "suites" / "smoke.toml").read_text()
     path = tmp_path / "mine.toml"
     path.write_text(text + 'per_environment = { "ragen/Sokoban-v0" = { lr = 0.5 } }\n')
-    jobs = expand(load_suite(str(path)), algorithms=["starpo-grpo"])
+    jobs = expand(load_suite(str(path)), algorithms=["seeupo"])
     rates = {j.config.environment.id: (j.config.algorithm or {}).get("lr") for j in jobs if j.config.kind == "trained"}
     assert rates["ragen/Sokoban-v0"] == 0.5 != rates["ragen/Bandit-v0"]
 
@@ -251,7 +253,7 @@ def test_every_setting_is_in_the_id() -> None:
     assert config.algorithm is not None
     changed = [
         {"seed": 1},
-        {"suite_version": 2},
+        {"suite_version": 99},
         {"policy": PolicySpec(name="tiny-mid", digest="1" * 16)},
         {"train": config.train.model_copy(update={"temperature": 0.5})},
         {"algorithm": {**config.algorithm, "lr": 7.0}},

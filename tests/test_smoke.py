@@ -31,9 +31,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_environment_and_entry_has_a_row(results: Path) -> None:
-    """A row for each of environment x (three algorithms, start, random, oracle)."""
+    """A row for each of environment x (five algorithms, start, random, oracle)."""
     rows = pq.read_table(results / "leaderboard.parquet").to_pylist()
-    entries = {"reinforce", "starpo-ppo", "starpo-grpo", "start", "random", "oracle"}
+    entries = {"reinforce", "starpo-ppo", "starpo-grpo", "starpo-s", "seeupo", "start", "random", "oracle"}
     for env in ("ragen/Bandit-v0", "ragen/FrozenLake-v0", "ragen/Sokoban-v0"):
         mine = [r for r in rows if r["environment"] == env]
         assert {r["entry"] for r in mine} == entries
@@ -48,7 +48,7 @@ def test_training_left_metrics_and_a_policy_that_loads(results: Path) -> None:
 
     runs = [r for r in pq.read_table(results / "runs.parquet").to_pylist() if r["kind"] == "trained"]
     iterations = pq.read_table(results / "iterations.parquet").to_pylist()
-    assert len(runs) == 9
+    assert len(runs) == 15
     for r in runs:
         assert r["status"] == "done"
         assert sum(i["run_id"] == r["run_id"] for i in iterations) == r["iterations"] == 2

@@ -393,18 +393,18 @@ def test_a_strong_kl_keeps_the_policy_near_its_start(paid):
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 
-@every_algorithm
-def test_what_pays_is_said_more_often(name, options, paid):
+@pytest.mark.parametrize("name", ["reinforce", "grpo", "gspo", "cispo", "ppo", "ppo-turn", "starpo-s", "seeupo"])
+def test_what_pays_is_said_more_often(name, paid):
     """A wrong sign anywhere between reward and step would make it rarer."""
     policy = small_policy()
     before = share_paid(policy)
-    train(policy, make(name, lr=3e-3, **options), groups=4, group_size=8, iterations=12, max_new_tokens=1)
+    train(policy, make(name, lr=3e-3), groups=4, group_size=8, iterations=12, max_new_tokens=1)
     after = share_paid(policy)
     assert 0.2 < before < 0.8
     assert after > before + 0.15
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_the_embedded_checkpoint_learns_the_bandit(seed):
     """Success on train levels: the last three iterations against the first two."""
     algorithm = make("reinforce", lr=5e-4)

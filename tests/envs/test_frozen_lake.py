@@ -430,7 +430,7 @@ def test_slip_does_not_matter_to_random_play() -> None:
         assert np.ptp(chances) < 1e-12
 
 
-TINY = (["SFF", "FHG"], ["SHF", "FFG"], ["FSF", "HGF"], ["SFH", "FFG"])
+TINY = (["SFF", "FHG"], ["FSF", "HGF"])
 
 
 @pytest.mark.parametrize("slip", [0.0, 0.1, 2 / 3, 1.0])

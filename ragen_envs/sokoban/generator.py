@@ -22,6 +22,7 @@ hardest ones are missing. Fewest actions cost many times more than fewest pushes
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -42,10 +43,12 @@ WORK_LIMIT = 4_000_000
 """States and nodes of one request, all rooms together: some seconds."""
 FLOODED = 200
 """Cells of a board whose nodes count once; on a board that is ``k`` times as large a node counts ``k`` times."""
+_OPEN = bytes([WALL]) + bytes([EMPTY]) * 255
 LARGEST_TABLE = 1 << 26
 """Most distances between cells and targets that are held in memory."""
 
 
+@lru_cache(maxsize=64)
 def check_request(
     height: int,
     width: int,
@@ -201,33 +204,28 @@ def _by_placement(
     with_steps = boxes <= STEP_BOXES or min_steps > 1 or max_steps is not None
     most_steps = search.UNBOUNDED if max_steps is None else max_steps
     most_pushes = search.UNBOUNDED if max_pushes is None else max_pushes
-    deltas = np.array((-width, width, -1, 1), np.int64)
     random = np.array([rng.integers(1, 1 << 63)], np.uint64)
     size = max(1, height * width // FLOODED)
-    work = 0
-    for tries in range(1, max_tries + 1):
-        floor, targets, distance, rows = rooms.furnish(random, height, width, boxes, PLACEMENTS)
-        for row in rows:
-            pushes, nodes = rooms.optimum(floor, targets, deltas, distance, row, False, PUSH_NODES)
-            work += nodes * size
-            if not min_pushes <= pushes <= most_pushes:
-                continue
-            steps = 0
-            if with_steps:
-                steps, nodes = rooms.optimum(floor, targets, deltas, distance, row, True, NODE_LIMIT // size)
-                work += nodes * size
-                if not min_steps <= steps <= most_steps:
-                    continue
-            return tries, _level(height, width, floor, targets, row, steps, pushes)
-        if work > WORK_LIMIT:
-            return tries, None
-    return max_tries, None
+    tries, floor, targets, row, steps, pushes = rooms.place(
+        random,
+        height,
+        width,
+        boxes,
+        PLACEMENTS,
+        (min_steps, most_steps),
+        (min_pushes, most_pushes),
+        with_steps,
+        (max_tries, PUSH_NODES, NODE_LIMIT // size, WORK_LIMIT // size),
+    )
+    if pushes == 0:
+        return tries, None
+    return tries, _level(height, width, floor, targets, row, steps, pushes)
 
 
 def _level(
     height: int, width: int, floor: np.ndarray, targets: np.ndarray, row: np.ndarray, steps: int, pushes: int
 ) -> Level:
-    cells = bytearray(EMPTY if open_ else WALL for open_ in floor.tolist())
+    cells = bytearray(floor.tobytes().translate(_OPEN))
     for target in targets.tolist():
         cells[target] = TARGET
     player, *boxes = row.tolist()

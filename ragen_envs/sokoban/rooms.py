@@ -423,3 +423,41 @@ def furnish(random, height, width, boxes, n):  # type: ignore[no-untyped-def]
             for k in range(1, boxes + 1):
                 taken = taken or rows[i, k] == rows[i, 0]
     return floor, targets, distance, rows
+
+
+@njit
+def place(  # type: ignore[no-untyped-def]
+    random, height, width, boxes, placements, steps_between, pushes_between, with_steps, limits
+):
+    """Carve rooms and draw placements until one has its optima within bounds.
+
+    Args:
+        random: ``uint64 [1]``, the state of :func:`draw`.
+        placements: random placements per room.
+        steps_between, pushes_between: pairs of bounds, both included.
+        with_steps: find the fewest actions too; without it they are 0, and their bounds do not count.
+        limits: most rooms; most nodes of a search for pushes, of one for actions, and of all of them together.
+
+    Returns:
+        Number of rooms tried, ``floor``, ``targets``, start row, fewest actions, fewest pushes; these are 0 if there
+        was no such placement.
+    """
+    deltas = np.array((-width, width, -1, 1), np.int64)
+    rooms, push_nodes, step_nodes, work = limits
+    tries = 0
+    while tries < rooms and work >= 0:
+        tries += 1
+        floor, targets, distance, rows = furnish(random, height, width, boxes, placements)
+        for i in range(rows.shape[0]):
+            pushes, nodes = optimum(floor, targets, deltas, distance, rows[i], False, push_nodes)
+            work -= nodes
+            if not pushes_between[0] <= pushes <= pushes_between[1]:
+                continue
+            steps = 0
+            if with_steps:
+                steps, nodes = optimum(floor, targets, deltas, distance, rows[i], True, step_nodes)
+                work -= nodes
+                if not steps_between[0] <= steps <= steps_between[1]:
+                    continue
+            return tries, floor, targets, rows[i], steps, pushes
+    return tries, np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 0

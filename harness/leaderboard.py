@@ -134,6 +134,7 @@ def _row(
         "mode": mode,
         "seeds": len(done),
         "failed_seeds": len(runs) - len(done),
+        "collapsed_seeds": sum(r["collapsed_at"] is not None for r in done) if first["kind"] == "trained" else None,
         "episodes": 0,
         "n_errors": 0,
         "code_version": _common([r["code_version"] for r in done or runs]),
@@ -224,7 +225,8 @@ def print_table(table: pa.Table, console: Console) -> None:
 
 _LEGEND = (
     "success: sampled (greedy only where a row has nothing else). norm.: (success - random) / (optimal - random), both "
-    "exact. gain: over the untrained start, paired. xK, F failed: K seeds are in the means, F others failed. "
+    "exact. gain: over the untrained start, paired. xK, F failed, C collapsed: K seeds are in the means, "
+    "F others failed; training collapsed in C of the K. "
     "n: episodes per seed, and on how many levels if fewer; -e: e episodes of all seeds could not be played. Per run: "
     "steps of the optimizer, tokens sampled in training and for this row, CPU-s of training and all evaluation."
 )
@@ -256,6 +258,8 @@ def _rich(title: str, lines: list[dict[str, str]], width: int) -> Table:
 
 def _cells(row: dict[str, Any], greedy: float | None, *, name_policy: bool) -> dict[str, str]:
     failed = f", {row['failed_seeds']} failed" if row["failed_seeds"] else ""
+    if row["collapsed_seeds"]:
+        failed += f", {row['collapsed_seeds']} collapsed"
     seeds = f" x{row['seeds']}{failed}" if row["seeds"] > 1 or (row["seeds"] and failed) else ""
     per_seed = row["episodes"] // max(1, row["seeds"])
     levels = f"/{row['levels']}" if row["levels"] is not None and row["levels"] < per_seed else ""

@@ -134,8 +134,9 @@ def _work(job: Job, out: Path, folder: Path, device: str) -> JobResult:
 
     usage = Usage(folder / "usage.json")
     metrics: list[dict[str, Any]] = []
+    stopped = ""
     if config.train is not None:
-        metrics = _train(config, model, folder, progress, usage)
+        metrics, stopped = _train(config, model, folder, progress, usage)
     cpu = time.process_time()
     rows = evaluate(
         job.source,
@@ -156,11 +157,14 @@ def _work(job: Job, out: Path, folder: Path, device: str) -> JobResult:
     which = {key: about[key] for key in ("run_id", "suite", "environment", "entry", "policy", "seed")}
     _write(folder, "episodes", [{**which, **row} for row in rows])
     last = metrics[-1] if metrics else {}
+    collapsed_at = next((m["iteration"] for m in metrics if m["verdict"] == "collapsed"), None)
     run = {
         **about,
         "env_kwargs": canonical_json({**(model.env_kwargs if model else {}), **config.environment.kwargs}),
         "status": "done",
         "iterations": len(metrics) if config.train else None,
+        "collapsed_at": collapsed_at,
+        "stopped": stopped or None,
         "train_tokens": last.get("sampled_tokens"),
         "eval_tokens": sum(row["tokens"] for row in rows),
         "optimizer_steps": last.get("optimizer_steps"),
@@ -184,10 +188,16 @@ def _work(job: Job, out: Path, folder: Path, device: str) -> JobResult:
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     for name in ("usage.json", "traceback.txt"):
         (folder / name).unlink(missing_ok=True)
-    return JobResult(job.run_id, "done", "", run["n_errors"], _headline(config, rows))
+    headline = _headline(config, rows)
+    if collapsed_at is not None:
+        headline += f"; training collapsed in iteration {collapsed_at}"
+    return JobResult(job.run_id, "done", "", run["n_errors"], headline)
 
 
-def _train(config: JobConfig, model: Any, folder: Path, progress: Progress, usage: Usage) -> list[dict[str, Any]]:
+def _train(
+    config: JobConfig, model: Any, folder: Path, progress: Progress, usage: Usage
+) -> tuple[list[dict[str, Any]], str]:
+    """The metrics of all iterations, and why there are fewer than asked for."""
     from ragen_algos import algorithms
     from ragen_algos.trainer import TrainConfig, Trainer
 
@@ -211,8 +221,7 @@ def _train(config: JobConfig, model: Any, folder: Path, progress: Progress, usag
         folder=folder / "checkpoint",
         on_iteration=on_iteration,
     )
-    metrics: list[dict[str, Any]] = trainer.run()
-    return metrics
+    return trainer.run(), trainer.stopped
 
 
 def _iteration_row(about: dict[str, Any], metrics: dict[str, Any], usage: Usage) -> dict[str, Any]:

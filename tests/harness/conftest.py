@@ -52,10 +52,13 @@ class StubTrainer:
     """Keeps one file per finished iteration, as a checkpoint of every iteration would."""
 
     fail_at: int | None = None
+    collapse_at: int | None = None
+    """The monitor's word from this iteration on; the run ends two iterations later."""
     played: list[int] = []  # noqa: RUF012
 
     def __init__(self, *arguments: Any, folder: Path, on_iteration: Callable[[dict[str, Any]], None], **_: Any) -> None:
         self.config, self.folder, self.on_iteration = arguments[4], folder, on_iteration
+        self.stopped = ""
 
     def run(self) -> list[dict[str, Any]]:
         (self.folder / "start").mkdir(parents=True, exist_ok=True)
@@ -64,6 +67,8 @@ class StubTrainer:
             steps = 3 * (i + 1)
             row = {"iteration": i, "success": i / 10, "optimizer_steps": steps, "env_steps": steps}
             row |= {"sampled_tokens": 10 * (i + 1), "grad_norm": float("nan"), "critic_loss": 0.5}
+            collapsed = self.collapse_at is not None and i >= self.collapse_at
+            row["verdict"] = "collapsed" if collapsed else "healthy"
             metrics.append(row)
             if (self.folder / str(i)).exists():
                 continue
@@ -72,6 +77,9 @@ class StubTrainer:
             self.played.append(i)
             (self.folder / str(i)).touch()
             self.on_iteration(row)
+            if self.collapse_at is not None and i == self.collapse_at + 2:
+                self.stopped = "collapsed"
+                break
         return metrics
 
 
@@ -90,7 +98,7 @@ def stub_training(monkeypatch: pytest.MonkeyPatch) -> type[StubTrainer]:
     monkeypatch.setattr(policies, "player", player)
     monkeypatch.setattr(algorithms, "make", lambda **kwargs: kwargs)
     monkeypatch.setattr(trainer, "Trainer", StubTrainer)
-    StubTrainer.fail_at, StubTrainer.played = None, []
+    StubTrainer.fail_at, StubTrainer.collapse_at, StubTrainer.played = None, None, []
     return StubTrainer
 
 

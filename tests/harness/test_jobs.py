@@ -237,6 +237,19 @@ def test_failed_seeds_levels_and_other_code_are_visible(
     assert {r["code_version"] for r in rows} == {"mixed", "2"}
 
 
+def test_a_collapse_is_in_the_row(tmp_path: Path, stub_training: type[StubTrainer]) -> None:
+    for seed, at in enumerate((None, 2)):
+        stub_training.collapse_at = at
+        result = train.run_job(make_training_job(seed), tmp_path)
+        assert ("; training collapsed in iteration 2" in result.headline) == (at is not None)
+    rows = store.read(sorted(tmp_path.glob("jobs/*/run.parquet")), store.SCHEMAS["runs"]).to_pylist()
+    found = sorted((r["seed"], r["iterations"], r["collapsed_at"], r["stopped"]) for r in rows)
+    assert found == [(0, 6, None, None), (1, 5, 2, "collapsed")]
+    board = leaderboard.build(tmp_path).to_pylist()
+    assert {(r["seeds"], r["collapsed_seeds"]) for r in board} == {(2, 1)}
+    assert "x2, 1 collapsed" in board_text(tmp_path)
+
+
 def test_kept_jobs_of_other_code_are_named(tmp_path: Path, in_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     base = ["--suite", "smoke", "--policy", "random", "--set", "evaluation.episodes=2", "--out", str(tmp_path)]
     assert "other code" not in CliRunner().invoke(run.app, base).output

@@ -295,7 +295,10 @@ class TextEnv(gymnasium.Env[Any, Any]):
         self._over = over = terminated or truncated
         if now is not state:
             self.state = now
-            self._state_hash, legal_now, self._shown = game.sight(now, self.view)
+            if self.observation_mode == "grid":  # where nobody asks for words
+                self._state_hash, legal_now = game.state_key(now), game.legal_actions(now)
+            else:
+                self._state_hash, legal_now, self._shown = game.sight(now, self.view)
             if legal_now != legal and not over:
                 self._legal, self._valid_actions = legal_now, [names[a] for a in legal_now]
         info["valid_actions"] = [] if over else self._valid_actions.copy()

@@ -62,8 +62,6 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     """The key under which ``make`` finds it."""
-    clipped_ratio: ClassVar[str] = "token"
-    """What is clipped: one of :data:`ragen_algos.losses.RATIOS`."""
 
     lr: float = 3e-4
     """Learning rate of the policy."""
@@ -150,6 +148,11 @@ class Algorithm(ABC):
         for name in self.unread:
             if getattr(self, name) != defaults[name]:
                 raise ValueError(f"{self.name} does not read {name}; leave it at {defaults[name]!r}")
+
+    @property
+    def clipped_ratio(self) -> str:
+        """What is clipped: one of :data:`ragen_algos.losses.RATIOS`."""
+        return "token"
 
     @property
     def unread(self) -> tuple[str, ...]:

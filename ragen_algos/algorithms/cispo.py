@@ -30,42 +30,23 @@ from typing import ClassVar
 
 import torch
 
-from ragen_algos.advantages import SCALES, broadcast_to_tokens, group_advantages
-from ragen_algos.algorithms.base import CRITIC_OPTIONS, Algorithm, check_choice
+from ragen_algos.algorithms.grpo import GRPO
 from ragen_algos.losses import cispo_loss
-from ragen_algos.trajectory import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class CISPO(Algorithm):
-    """Clipped importance-sampling-weight policy optimisation; formulas in the docstring of this file."""
+class CISPO(GRPO):
+    """Clipped importance-sampling-weight policy optimisation: GRPO's credit; formulas in the docstring of this file."""
 
     name: ClassVar[str] = "cispo"
     clip_low: float = 1.0
     clip_high: float = 4.0
-    scale: str = "batch"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("scale", self.scale, SCALES)
+    aggregation: str = "token-mean"
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """No critic; whole returns, so no discount; the weight is bounded on both sides, so no second bound."""
-        return (*CRITIC_OPTIONS, "gamma", "dual_clip")
-
-    def credit(
-        self,
-        batch: Batch,
-        values: torch.Tensor | None = None,
-        bootstrap: torch.Tensor | None = None,
-        *,
-        ref_logp: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, None]:
-        """See :meth:`Algorithm.credit`; ``values`` and ``bootstrap`` are not read."""
-        returns = batch.returns - self.reward_kl(batch, ref_logp).sum(1)
-        advantages = group_advantages(returns, batch.group_id, scale=self.scale)
-        return broadcast_to_tokens(advantages, batch.loss_mask), None
+        """As GRPO; the weight is bounded on both sides, so no second bound."""
+        return (*super().unread, "dual_clip")
 
     def surrogate(
         self,

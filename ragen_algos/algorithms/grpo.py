@@ -45,7 +45,7 @@ from typing import ClassVar
 import torch
 
 from ragen_algos.advantages import SCALES, broadcast_to_tokens, group_advantages
-from ragen_algos.algorithms.base import Algorithm, check_choice
+from ragen_algos.algorithms.base import CRITIC_OPTIONS, Algorithm, check_choice
 from ragen_algos.trajectory import Batch
 
 
@@ -64,7 +64,7 @@ class GRPO(Algorithm):
     @property
     def unread(self) -> tuple[str, ...]:
         """No critic; whole returns, so no discount."""
-        return ("critic_lr", "value_clip", "gamma", "lam", "truncated")
+        return (*CRITIC_OPTIONS, "gamma")
 
     def credit(
         self,

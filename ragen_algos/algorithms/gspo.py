@@ -26,42 +26,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
-from ragen_algos.advantages import SCALES, broadcast_to_tokens, group_advantages
-from ragen_algos.algorithms.base import CRITIC_OPTIONS, Algorithm, check_choice
-from ragen_algos.trajectory import Batch
+from ragen_algos.algorithms.grpo import GRPO
 
 
 @dataclass(frozen=True, kw_only=True)
-class GSPO(Algorithm):
-    """Group sequence policy optimisation; formulas in the docstring of this file."""
+class GSPO(GRPO):
+    """Group sequence policy optimisation: GRPO's credit; formulas in the docstring of this file."""
 
     name: ClassVar[str] = "gspo"
-    clipped_ratio: ClassVar[str] = "seq_geo"
-    aggregation: str = "seq-mean-token-mean"
     clip_low: float = 3e-4
     clip_high: float = 4e-4
-    scale: str = "batch"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("scale", self.scale, SCALES)
 
     @property
-    def unread(self) -> tuple[str, ...]:
-        """No critic; whole returns, so no discount."""
-        return (*CRITIC_OPTIONS, "gamma")
-
-    def credit(
-        self,
-        batch: Batch,
-        values: torch.Tensor | None = None,
-        bootstrap: torch.Tensor | None = None,
-        *,
-        ref_logp: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, None]:
-        """See :meth:`Algorithm.credit`; ``values`` and ``bootstrap`` are not read."""
-        returns = batch.returns - self.reward_kl(batch, ref_logp).sum(1)
-        advantages = group_advantages(returns, batch.group_id, scale=self.scale)
-        return broadcast_to_tokens(advantages, batch.loss_mask), None
+    def clipped_ratio(self) -> str:
+        """The geometric mean over the sequence."""
+        return "seq_geo"

@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 
 from ragen_algos.advantages import BASELINES, SCALES, broadcast_to_tokens, group_advantages
-from ragen_algos.algorithms.base import Algorithm, check_choice
+from ragen_algos.algorithms.base import CRITIC_OPTIONS, Algorithm, check_choice
 from ragen_algos.losses import reinforce_loss
 from ragen_algos.trajectory import Batch
 
@@ -51,8 +51,7 @@ class Reinforce(Algorithm):
     @property
     def unread(self) -> tuple[str, ...]:
         """No ratio, so no clip and no second step; no critic; whole returns, so no discount."""
-        critic = ("critic_lr", "value_clip", "gamma", "lam", "truncated")
-        return (*critic, "epochs", "minibatches", "clip_low", "clip_high", "dual_clip")
+        return (*CRITIC_OPTIONS, "gamma", "epochs", "minibatches", "clip_low", "clip_high", "dual_clip")
 
     def credit(
         self,

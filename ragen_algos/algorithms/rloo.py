@@ -39,10 +39,14 @@ class RLOO(Algorithm):
     """REINFORCE leave-one-out; formulas in the docstring of this file."""
 
     name: ClassVar[str] = "rloo"
-    clipped_ratio: ClassVar[str] = "seq_prod"
     aggregation: str = "seq-mean-token-mean"
     kl_in: str = "reward"
     kl_kind: str = "k1"
+
+    @property
+    def clipped_ratio(self) -> str:
+        """That of the sequence."""
+        return "seq_prod"
 
     @property
     def unread(self) -> tuple[str, ...]:

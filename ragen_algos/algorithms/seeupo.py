@@ -60,8 +60,8 @@ from typing import ClassVar
 import torch
 
 from ragen_algos.advantages import SCALES, broadcast_to_tokens, group_advantages
-from ragen_algos.algorithms.base import Algorithm, check_choice, check_number
-from ragen_algos.losses import RATIOS, clip_fraction, policy_loss
+from ragen_algos.algorithms.base import CRITIC_OPTIONS, Algorithm, check_choice, check_number
+from ragen_algos.losses import RATIOS
 from ragen_algos.trajectory import Batch
 from ragen_algos.turn_correction import MODES, TurnCorrection
 
@@ -115,10 +115,14 @@ class SeeUPO(Algorithm):
             raise ValueError("minibatches='turns' is for methods that update all turns together")
 
     @property
+    def clipped_ratio(self) -> str:
+        """``ratio``, of one turn at a time: the mask of a loss is True on that turn's tokens, which all carry M."""
+        return self.ratio
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """No critic; whole returns; every sum is over trajectories."""
-        critic = ("critic_lr", "value_clip", "gamma", "lam", "truncated")
-        return (*critic, "dual_clip", "aggregation", "aggregation_const")
+        return (*CRITIC_OPTIONS, "gamma", "dual_clip", "aggregation", "aggregation_const")
 
     def schedule(self, n_turns: int, generator: torch.Generator) -> list[int | None]:
         """The turns in ``order``.
@@ -153,28 +157,3 @@ class SeeUPO(Algorithm):
         if self.adv_clamp is not None:
             advantages = advantages.clamp(-self.adv_clamp, self.adv_clamp)
         return broadcast_to_tokens(advantages, batch.loss_mask), None
-
-    def surrogate(
-        self,
-        logp: torch.Tensor,
-        old_logp: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        denominator: float,
-    ) -> torch.Tensor:
-        """The clipped surrogate of one turn: ``mask`` is True on that turn's tokens, which all carry M."""
-        return policy_loss(
-            logp,
-            old_logp,
-            advantages,
-            mask,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            ratio=self.ratio,
-            aggregation=self.aggregation,
-            denominator=denominator,
-        )
-
-    def clip_fraction(self, logp: torch.Tensor, old_logp: torch.Tensor, mask: torch.Tensor) -> float:
-        """Share of the sampled tokens whose ratio lies outside the clip range."""
-        return clip_fraction(logp, old_logp, mask, self.clip_low, self.clip_high, self.ratio)

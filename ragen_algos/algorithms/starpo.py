@@ -48,7 +48,7 @@ from typing import ClassVar
 import torch
 
 from ragen_algos.advantages import SCALES, broadcast_to_tokens, group_advantages, rewards_at_end, token_gae, whiten
-from ragen_algos.algorithms.base import Algorithm, check_choice
+from ragen_algos.algorithms.base import CRITIC_OPTIONS, Algorithm, check_choice
 from ragen_algos.losses import reinforce_loss
 from ragen_algos.trajectory import Batch
 
@@ -86,7 +86,7 @@ class StarPO(Algorithm):
         """Depends on the variant."""
         if self.optimizer == "ppo":
             return ("scale",)
-        critic = ("critic_lr", "value_clip", "gamma", "lam", "truncated")
+        critic = (*CRITIC_OPTIONS, "gamma")
         if self.optimizer == "grpo":
             return critic
         return (*critic, "epochs", "minibatches", "clip_low", "clip_high", "dual_clip")

@@ -4,8 +4,8 @@ One job is one environment x one entry (an algorithm or a baseline) x one policy
 fully resolved configuration, and of nothing else: not of the code, the machine, or the folder it is written to. Two
 settings change memory and time alone, results by no more than float rounding, and are left out: see ``_NO_EFFECT``.
 
-Simplifications: every algorithm trains on every environment with the same budget; an override changes arguments of the
-algorithm on one environment, never the budget. Not everything is found before any work: what a policy makes of a game
+Simplifications: an entry trains on every environment with the same budget; what is said of one environment changes
+arguments of the algorithm, never the budget. Not everything is found before any work: what a policy makes of a game
 (its vocabulary, its context) shows when it plays.
 """
 
@@ -51,6 +51,8 @@ class TrainSettings(Model):
     groups: PositiveInt
     group_size: PositiveInt
     temperature: float = Field(1.0, gt=0)
+    levels: PositiveInt | None = None
+    """Train on this many levels, the same in every iteration; None: new ones each time."""
     checkpoint_every: PositiveInt = 5
     max_new_tokens: PositiveInt | None = None
     """Sampled tokens per turn; None: the policy's own limit."""
@@ -97,6 +99,8 @@ class AlgorithmSpec(Model):
     kwargs: dict[str, Any] = {}
     per_environment: dict[str, dict[str, Any]] = {}
     """Environment id -> arguments that replace those of ``kwargs`` there."""
+    train: dict[str, Any] = {}
+    """Settings that replace those of the suite's ``train`` for this entry; ``--set`` goes over both."""
 
 
 class Suite(Model):
@@ -134,7 +138,15 @@ class Suite(Model):
                     raise ValueError(
                         f"algorithm {algorithm.label!r} has arguments for {id!r}, which is not in the suite"
                     )
+            try:
+                self.training(algorithm)
+            except ValidationError as error:
+                raise ValueError(f"algorithm {algorithm.label!r}, train: {_explain(error)}") from None
         return self
+
+    def training(self, algorithm: AlgorithmSpec) -> TrainSettings:
+        """The budget of one of the suite's algorithms."""
+        return TrainSettings.model_validate({**self.train.model_dump(), **algorithm.train})
 
 
 class PolicySpec(Model):
@@ -234,11 +246,15 @@ def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
         section, _, last = key.rpartition(".")
         where = data.setdefault("algorithm_options", {}) if section == "algorithms" else data
         (where if section in ("", "algorithms") else where[section])[last] = value
+        if section == "train":
+            for algorithm in data.get("algorithms", ()):
+                algorithm.get("train", {}).pop(last, None)
     suite = _validate(name, data)
     changed = []
     for key in given:
         now, before = _value(suite, key), _value(published, key)
-        if now != before and key not in [f"train.{free}" for free in _NO_EFFECT]:
+        own = any(key.removeprefix("train.") in a.train for a in published.algorithms)
+        if (now != before or own) and key not in [f"train.{free}" for free in _NO_EFFECT]:
             changed.append(f"{key}={canonical_json(now)}")
     return suite.model_copy(update={"overrides": tuple(sorted(changed))})
 
@@ -377,7 +393,7 @@ def expand(
                         algorithm=options,
                         policy=policy,
                         seed=seed,
-                        train=suite.train,
+                        train=suite.training(algorithm),
                     )
                     jobs.append(Job(config, source))
     for place in places:

@@ -125,10 +125,21 @@ def make_env(env_id: str, env_kwargs: dict[str, Any] | None = None) -> TextEnv:
     return bare
 
 
-def episode_seeds(root: Sequence[int], *, groups: int, group_size: int = 1) -> list[EpisodeSeed]:
-    """Seeds for ``groups * group_size`` episodes from a root such as ``(run seed, iteration)``."""
+def episode_seeds(
+    root: Sequence[int], *, groups: int, group_size: int = 1, levels: Sequence[int] | None = None
+) -> list[EpisodeSeed]:
+    """Seeds for ``groups * group_size`` episodes from a root such as ``(run seed, iteration)``.
+
+    Args:
+        root: Numbers that name this set of episodes.
+        groups: Levels.
+        group_size: Episodes per level.
+        levels: Level seeds of the groups, instead of new ones.
+    """
     state = np.random.SeedSequence(list(root)).generate_state(groups * (1 + 2 * group_size))
-    levels, rest = state[:groups], state[groups:].reshape(2, groups, group_size)
+    drawn, rest = state[:groups], state[groups:].reshape(2, groups, group_size)
+    if levels is None:
+        levels = drawn.tolist()
     return [
         EpisodeSeed(int(levels[g]), int(rest[0, g, k]), int(rest[1, g, k]), g, g * group_size + k)
         for g in range(groups)

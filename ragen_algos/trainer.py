@@ -66,6 +66,9 @@ class TrainConfig:
     """Episodes per level."""
     seed: int
     temperature: float = 1.0
+    levels: int | None = None
+    """Train on this many levels, the same ones in every iteration, instead of new ones each time. Few of them is how to
+    study memorising."""
     checkpoint_every: int = 5
     """Iterations between checkpoints; the last iteration always leaves one."""
     max_new_tokens: int | None = None
@@ -79,8 +82,10 @@ class TrainConfig:
         for name in ("iterations", "groups", "group_size", "checkpoint_every", "micro_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        for name in ("levels", "max_new_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if not self.temperature > 0:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
 
@@ -211,13 +216,13 @@ class Trainer:
     def iterate(self, iteration: int) -> dict[str, Any]:
         """One iteration: rollout, filter, credit, update. Returns its metrics."""
         clock = time.perf_counter()
-        episodes = self._play(episode_seeds((self.config.seed, iteration), **self._size))
+        episodes = self._play(self._seeds(iteration, 0))
         first, extra = episodes, 0
         batch = self._collate(episodes)
         kept = self.algorithm.keep(batch)
         while extra < self.algorithm.extra_batches and len(batch.group_id[kept].unique()) < self.config.groups:
             extra += 1
-            more = episode_seeds((self.config.seed, iteration, 2, extra), **self._size)
+            more = self._seeds(iteration, extra)
             episodes = episodes + self._play([_later(s, len(episodes), extra * self.config.groups) for s in more])
             batch = self._collate(episodes)
             kept = self.algorithm.keep(batch)
@@ -251,9 +256,16 @@ class Trainer:
             "update_seconds": time.perf_counter() - clock,
         }
 
-    @property
-    def _size(self) -> dict[str, int]:
-        return {"groups": self.config.groups, "group_size": self.config.group_size}
+    def _seeds(self, iteration: int, extra: int) -> list[EpisodeSeed]:
+        """Of the batch of an iteration (``extra`` 0), or of one of those that replace groups a filter dropped."""
+        config = self.config
+        fixed = None
+        if config.levels is not None:
+            state = np.random.SeedSequence(config.seed, spawn_key=(4,)).generate_state(config.levels).tolist()
+            first = (iteration * (1 + self.algorithm.extra_batches) + extra) * config.groups
+            fixed = [state[(first + group) % config.levels] for group in range(config.groups)]
+        root = (config.seed, iteration, 2, extra) if extra else (config.seed, iteration)
+        return episode_seeds(root, groups=config.groups, group_size=config.group_size, levels=fixed)
 
     def _play(self, seeds: list[EpisodeSeed]) -> list[Trajectory]:
         config = self.config

@@ -320,3 +320,29 @@ def test_a_collapse_ends_a_run_only_if_asked_to(games, monkeypatch, tmp_path):
     assert resumed.stopped == "it broke"
     assert len(resumed.metrics) == 3
     assert torch.equal(weights(straight.policy.model), weights(resumed.policy.model))
+
+
+def test_few_levels_are_the_same_ones_in_every_iteration(monkeypatch, tmp_path):
+    played: list[list[int]] = []
+    play = Trainer._play
+
+    def record(self, seeds):
+        played.append([s.level for s in seeds])
+        assert len({s.dynamics for s in seeds}) == len({s.sampling for s in seeds}) == len(seeds)
+        return play(self, seeds)
+
+    monkeypatch.setattr(Trainer, "_play", record)
+    train(small_policy(), make("grpo"), iterations=3, levels=6)
+    groups = [level for batch in played for level in batch[::3]]
+    assert len(set(groups)) == 6
+    assert groups == [groups[i % 6] for i in range(12)]  # in turn, each as often as any other
+    straight = list(played)
+    played.clear()
+    for iterations in (2, 3):  # also after a resume
+        train(small_policy(), make("grpo"), iterations=iterations, levels=6, folder=tmp_path)
+    assert played == straight
+    played.clear()
+    train(small_policy(), make("grpo"), iterations=2)
+    assert not set(played[0]) & set(played[1])
+    with pytest.raises(ValueError, match="levels must be at least 1"):
+        TrainConfig(iterations=1, groups=1, group_size=1, seed=0, levels=0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness import policies
-from harness.suite import Job, PolicySpec, UsageError, algorithm_names, expand, load_suite, suite_names
+from harness.suite import SUITES, Job, PolicySpec, UsageError, algorithm_names, expand, load_suite, suite_names
 from ragen_algos.presets import PRESETS
 
 
@@ -22,7 +22,7 @@ def known_policies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_suites_of_the_package_are_valid() -> None:
-    assert suite_names() == ["algorithms", "core", "order", "smoke"]
+    assert suite_names() == ["algorithms", "collapse", "core", "order", "search", "smoke"]
     core = load_suite("core")
     assert core.train.iterations == 30
     assert core.train.groups * core.train.group_size == 128
@@ -43,10 +43,11 @@ def test_the_suites_of_the_package_are_valid() -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "says"),
     [
-        ("croe", [], "Did you mean 'core'? Known: algorithms, core, order, smoke"),
+        ("croe", [], "Did you mean 'core'? Known: algorithms, collapse, core, order, search, smoke"),
         ("core", ["train.iteration=5"], "Did you mean 'train.iterations'?"),
         ("core", ["train.iterations"], "wants key=value"),
         ("core", ["algorithm.lr=1"], "algorithms.OPTION"),
+        ("core", ["train.levels=0"], "train.levels: Input should be greater than 0"),
         ("core", ["train.iterations=-1"], "train.iterations: Input should be greater than 0"),
         ("core", ["train.iterations=many"], "train.iterations: Input should be a valid integer"),
         ("core", ['evaluation.modes=["loud"]'], "evaluation.modes.0"),
@@ -102,6 +103,26 @@ def test_overrides_change_ids_only_where_they_change_something() -> None:
     kept = {k for k in plain if plain[k] == shorter[k]}
     assert {entry for _, entry in kept} == {"random", "oracle", "start"}
     assert not set(ids("evaluation.episodes=8").values()) & set(plain.values())
+
+
+def test_an_entry_may_have_a_budget_of_its_own(tmp_path: Path) -> None:
+    def levels(*overrides: str) -> dict[str, int | None]:
+        jobs = expand(load_suite("collapse", overrides), seeds=1)
+        return {j.config.entry: j.config.train.levels for j in jobs if j.config.train}
+
+    plain = levels()
+    assert set(plain.values()) == {None, 8}
+    assert all((n == 8) == entry.startswith("levels-") for entry, n in plain.items())
+    assert set(levels("train.levels=4").values()) == {4}
+    # Equal to what the suite says is still a change of an entry that says something else.
+    assert load_suite("core", ["train.iterations=30"]).overrides == ()
+    text = (SUITES / "collapse.toml").read_text().replace("train = { levels = 8 }", "train = { iterations = 9 }")
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert load_suite(str(path), ["train.iterations=20"]).overrides == ("train.iterations=20",)
+    path.write_text(text.replace("iterations = 9", "levls = 8"))
+    with pytest.raises(UsageError, match="'levels-group-scale', train: levls: unknown key"):
+        load_suite(str(path))
 
 
 def test_options_of_the_algorithms_reach_those_that_read_them() -> None:

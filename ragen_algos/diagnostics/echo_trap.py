@@ -36,11 +36,11 @@ class Thresholds:
     or never succeeded has not collapsed: ``invalid`` and ``success`` count only after better times.
     """
 
-    baseline: int = 10
-    """Values that make the baseline (code, for the reward spread)."""
+    baseline: int = 5
+    """Values that make the baseline (calibrated; the code has 10, by when the embedded model may be ruined)."""
     std_warning: float = 0.5
     """In-group reward spread below this times ``b`` is a warning (calibrated) ..."""
-    std_warning_for: int = 5
+    std_warning_for: int = 3
     """... if it lasts this many iterations (calibrated)."""
     std_collapse: float = 0.1
     """In-group reward spread below this times ``b`` is a collapse (code) ..."""

@@ -141,9 +141,9 @@ def test_constant_signals_raise_nothing():
 
 
 def test_the_cliff_of_the_reward_spread():
-    """Golden: std 1.0 ten times, then .09 ten times, stops at step 20 and not at 19; a warning comes at 15."""
+    """Golden: std 1.0 ten times, then .09 ten times, stops at step 20 and not at 19; a warning comes at 13."""
     verdicts = run(*[{}] * 10, *[{"in_group_std": 0.09}] * 12)
-    assert [v.level for v in verdicts].index("warning") + 1 == 15
+    assert [v.level for v in verdicts].index("warning") + 1 == 13
     assert [v.level for v in verdicts].index("collapsed") + 1 == 20
     assert set(fired(verdicts)) == {"reward_std"}
     signal = verdicts[19].signals[0]
@@ -153,7 +153,7 @@ def test_the_cliff_of_the_reward_spread():
 
 
 def test_a_short_dip_is_no_cliff():
-    assert fired(run(*[{}] * 10, *([{"in_group_std": 0.05}] * 4 + [{}]) * 5)) == {}
+    assert fired(run(*[{}] * 10, *([{"in_group_std": 0.05}] * 2 + [{}]) * 9)) == {}
 
 
 def test_a_solved_task_is_no_collapse():
@@ -727,8 +727,8 @@ def test_calibration_counts_alarms_and_lead():
     warning, collapse = found["warning"], found["collapsed"]
     assert (warning.healthy, warning.false_alarms, warning.collapsed, warning.detected) == (10, 1, 10, 9)
     assert (collapse.false_alarms, collapse.detected) == (0, 9)
-    # Spread falls at 15: a warning at 19, a collapse at 24. Success falls at 25, the mean of three is halved at 26.
-    assert warning.leads == (26 - 19,) * 9
+    # Spread falls at 15: a warning at 17, a collapse at 24. Success falls at 25, the mean of three is halved at 26.
+    assert warning.leads == (26 - 17,) * 9
     assert collapse.leads == (26 - 24,) * 9
     assert collapse.detection_interval == pytest.approx((0.5958, 0.9821), abs=1e-4)
     assert collapse.false_alarm_interval == pytest.approx((0.0, 0.2775), abs=1e-4)

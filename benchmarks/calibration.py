@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +14,58 @@ from ragen_algos.diagnostics import EchoTrapMonitor, Thresholds
 
 WINDOW = 3
 """Iterations over which success is averaged before it is said to have halved."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run of a results folder."""
+
+    suite: str
+    environment: str
+    entry: str
+    overrides: str
+    seed: int
+    history: list[dict[str, Any]]
+    """Its metrics, iteration by iteration."""
+    success: float
+    """Of its policy in the end, sampled, on the headline split."""
+    start: float
+    """Of the untrained policy on the same episodes."""
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether it lost more than half of the success that the untrained policy had, whatever any monitor says."""
+        return self.success < self.start / 2
+
+
+def load_runs(folder: Path) -> list[Run]:
+    """The finished training runs of a results folder whose suite has the baseline ``start``."""
+    from harness.leaderboard import collect
+
+    tables = collect(folder)
+    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for e in tables["episodes"].select(["run_id", "split", "mode", "success"]).to_pylist():
+        if e["mode"] == "sampled" and e["success"] is not None:
+            scores[e["run_id"], e["split"]].append(float(e["success"]))
+    histories: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in tables["iterations"].to_pylist():
+        histories[row["run_id"]].append({**row, **dict(row["extra"] or ())})
+    runs = [r for r in tables["runs"].to_pylist() if r["status"] == "done"]
+    starts = {r["environment"]: fmean(scores[r["run_id"], r["headline"]]) for r in runs if r["kind"] == "start"}
+    return [
+        Run(
+            r["suite"],
+            r["environment"],
+            r["entry"],
+            r["overrides"],
+            r["seed"],
+            sorted(histories[r["run_id"]], key=lambda row: row["iteration"]),
+            fmean(scores[r["run_id"], r["headline"]]),
+            starts[r["environment"]],
+        )
+        for r in runs
+        if r["kind"] == "trained" and r["environment"] in starts
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """``python -m benchmarks.trl_grpo [--rounds N]``: GRPO over several turns, ours beside TRL's, in one process.
 
-Both train ``tiny-mid`` on Sokoban: the same environments, 16 levels x 8 episodes per iteration, one optimiser step, the
-same micro-batch, advantages of the batch, no KL, one thread. TRL's ``GRPOTrainer`` has a ``rollout_func`` for several
-turns and an ``env_mask`` for what the environment said; the rollout given to it here is the usual one, ``generate`` on all
-conversations that go on, once per turn. The learning rate is next to nothing, so that both do the same work to the
-end. Iterations alternate, so that both meet the same noise of the machine; the first of each is not counted.
+Both train ``tiny-mid`` on Sokoban: the same environments, 16 levels x 8 episodes per iteration, one optimiser step,
+the same micro-batch, advantages of the batch, no KL, one thread. TRL's ``GRPOTrainer`` has a ``rollout_func`` for
+several turns and an ``env_mask`` for what the environment said; the rollout given to it here is the usual one,
+``generate`` on all conversations that go on, once per turn. The learning rate is next to nothing, so that both do the
+same work to the end. Iterations alternate, so that both meet the same noise of the machine; the first of each is not
+counted.
 
 *All-in* tokens per CPU-second: tokens that the policy sampled in an iteration, by the CPU-seconds of all of it. What
 the environment said, and prompts, are not counted as tokens; their cost is.
@@ -110,9 +111,7 @@ def measure(rounds: int) -> tuple[list[dict[str, float]], list[dict[str, float]]
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    config = TrainConfig(
-        iterations=rounds + 1, groups=GROUPS, group_size=GROUP_SIZE, seed=0, micro_batch=MICRO_BATCH
-    )
+    config = TrainConfig(iterations=rounds + 1, groups=GROUPS, group_size=GROUP_SIZE, seed=0, micro_batch=MICRO_BATCH)
     trainer = Trainer(LanguagePolicy.load("tiny-mid"), make("grpo", lr=LR), ENV, None, config)
     policy = LanguagePolicy.load("tiny-mid", device="cpu")
     ours: list[dict[str, float]] = []

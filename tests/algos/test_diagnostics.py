@@ -727,9 +727,9 @@ def test_calibration_counts_alarms_and_lead():
     warning, collapse = found["warning"], found["collapsed"]
     assert (warning.healthy, warning.false_alarms, warning.collapsed, warning.detected) == (10, 1, 10, 9)
     assert (collapse.false_alarms, collapse.detected) == (0, 9)
-    # Spread falls at 15: a warning at 17, a collapse at 24. Success falls at 25, the mean of three is halved at 26.
-    assert warning.leads == (26 - 17,) * 9
-    assert collapse.leads == (26 - 24,) * 9
+    # Spread falls at 15: a warning at 17, a collapse at 24. Success falls at 25, the mean of five is halved at 27.
+    assert warning.leads == (27 - 17,) * 9
+    assert collapse.leads == (27 - 24,) * 9
     assert collapse.detection_interval == pytest.approx((0.5958, 0.9821), abs=1e-4)
     assert collapse.false_alarm_interval == pytest.approx((0.0, 0.2775), abs=1e-4)
     only = calibrate(good, [False] * 10)["collapsed"]
@@ -738,7 +738,8 @@ def test_calibration_counts_alarms_and_lead():
 
 def test_halved_success():
     assert halved_at([0.4] * 10) is None
-    assert halved_at([0.4, 0.4, 0.4, 0.1, 0.1, 0.1]) == 4
+    assert halved_at([0.4] * 5 + [0.1] * 5) == 8
+    assert halved_at([0.4] * 5 + [0.1] * 3) is None
     assert halved_at([0.0] * 10) is None
     assert halved_at([0.3]) is None
 

@@ -46,8 +46,8 @@ def test_tables_count_what_happened() -> None:
         row["in_group_std"] = 0.01
     text = experiments.calibration([a_run([0.5] * 20), narrow, a_run([0.5] * 20, suite="search")])
     warning, verdict = (line for line in text.splitlines() if "judged" in line)
-    # The mean of three iterations has halved at 5. At 8 success has been below 1 % for five iterations: a collapse.
-    assert "| warning | 0 of 1 [0.00, 0.79] | 1 of 1 [0.21, 1.00] | 0 of 1 early; median -3, -3 to -3 |" in warning
+    # The mean of five iterations has halved at 6. At 8 success has been below 1 % for five iterations: a collapse.
+    assert "| warning | 0 of 1 [0.00, 0.79] | 1 of 1 [0.21, 1.00] | 0 of 1 early; median -2, -2 to -2 |" in warning
     assert "| collapsed | 0 of 1" in verdict
     assert experiments.curve([a_run([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]), a_run([0.0] * 6)]) == "0.00 ▁▅ 0.50"
     assert experiments.share(0, 0) == "none"
